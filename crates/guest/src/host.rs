@@ -1,6 +1,6 @@
 //! Functions of the host, called by name.
 
-/// Declares functions that the host has registered under these names (`Linker::func`). Arguments are integers, or
+/// Declares functions that the host has registered under these names (`Linker::func_named`). Arguments are integers, or
 /// bytes as `&[u8]`, which the host gets as pointer and length.
 ///
 /// ```

@@ -37,7 +37,7 @@ const REFUSE: u64 = 1;
 /// A linker with the service's functions.
 fn linker(engine: &Engine) -> Result<Linker<Service>, Box<dyn Error>> {
     let mut linker = Linker::new(engine);
-    linker.func(1001, "say", |c: &mut Caller<'_, Service>, text: SharedBytes<'_>| -> Result<(), HelperError> {
+    linker.func_named("say", |c: &mut Caller<'_, Service>, text: SharedBytes<'_>| -> Result<(), HelperError> {
         let text = String::from_utf8(text.to_vec()).map_err(HelperError::new)?;
         c.host().said.push(text);
         Ok(())

@@ -187,6 +187,15 @@ pub enum LoadError {
         /// Its source line.
         line: Option<String>,
     },
+    /// The object declares a function of the host with another prototype than the host's. Compile it with the host's
+    /// header.
+    #[error("program `{program}`{source}")]
+    HostPrototype {
+        /// The program.
+        program: String,
+        /// The call, and the prototypes of both sides.
+        source: Box<PrototypeMismatch>,
+    },
     /// An arena needs the verifier to tell which accesses are made in it.
     #[error("program `{program}`: programs with an arena{} cannot be loaded without verifying them", quoted(.arena))]
     ArenaNeedsVerifier {
@@ -225,7 +234,7 @@ pub enum LoadError {
         line: Option<String>,
     },
     /// The program calls a host function that is not registered.
-    #[error("program `{program}` calls host function `{name}`; register it with `Linker::func`")]
+    #[error("program `{program}` calls host function `{name}`; register it with `Linker::func_named`")]
     UnknownHostFunction {
         /// The program.
         program: String,
@@ -879,6 +888,26 @@ pub struct LayoutMismatch {
     /// The object's field at that offset.
     pub compiled: String,
     /// The host's field at that offset.
+    pub host: String,
+}
+
+/// A function of the host that the object declares with another prototype than the host has for it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "{}: it declares `{declared}`, and the host's function is `{host}`; compile it with the host's header",
+    at(.insn, .line)
+)]
+#[non_exhaustive]
+pub struct PrototypeMismatch {
+    /// The function.
+    pub function: String,
+    /// The first call of it.
+    pub insn: Option<bpf_isa::InsnIdx>,
+    /// The source line of the call.
+    pub line: Option<String>,
+    /// The object's prototype, in C.
+    pub declared: String,
+    /// The host's prototype, in C.
     pub host: String,
 }
 

@@ -55,6 +55,7 @@ pub use attach::published::{ListError, ProgramStats};
 pub use attach::runner::Runner;
 #[cfg(feature = "derive")]
 pub use bpf_context_derive::{BpfContext, interface};
+pub use call::types::{IntType, IntTypes};
 pub use call::{
     AsyncArg, AsyncCaller, Caller, HostArg, HostRet, IntoAsyncFn, IntoHostFn, OwnedBytes, Pinned, PinnedMap,
     PinnedValue, SharedBytes, SharedBytesMut,
@@ -77,7 +78,7 @@ pub use engine::tiers::TierStats;
 pub use engine::usage::{Account, AccountUsage, Usage};
 pub use error::{
     CalledAt, DeadlineError, DeserializeError, EngineError, HelperError, LayoutMismatch, LinkError, LoadError, Origin,
-    PoolError, ProgArrayError, ResetError, RunError, SerializeError,
+    PoolError, ProgArrayError, PrototypeMismatch, ResetError, RunError, SerializeError,
 };
 pub use exec::timers::TimerRuns;
 pub use handle::instance::Instance;

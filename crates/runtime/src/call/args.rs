@@ -6,6 +6,7 @@
 //! regions), initialised, aligned, and not overlapping; map values are shared with other threads and come as
 //! [`SharedBytes`](super::SharedBytes).
 
+use super::types::IntType;
 use bpf_verifier::{Access, ArgKind, MemArg, MemSet, Region};
 use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -45,6 +46,8 @@ pub unsafe trait HostArg: 'static {
     type Arg<'a>;
     /// The facts that the verifier demands, one for each register.
     const KINDS: &'static [ArgKind];
+    /// The integer type, if the argument is an integer: the one that an object must declare.
+    const INT: Option<IntType> = None;
     /// From as many registers as there are kinds.
     ///
     /// # Safety
@@ -53,11 +56,12 @@ pub unsafe trait HostArg: 'static {
 }
 
 macro_rules! integers {
-    ($($int:ty),*) => {$(
+    ($($int:ty: $name:ident),*) => {$(
         // SAFETY: any number will do.
         unsafe impl HostArg for $int {
             type Arg<'a> = $int;
             const KINDS: &'static [ArgKind] = &[ArgKind::Scalar];
+            const INT: Option<IntType> = Some(IntType::$name);
             #[inline]
             #[allow(clippy::cast_possible_truncation, reason = "as a C callee takes a narrow argument; not all of these types are")]
             unsafe fn from_regs<'a>(regs: &[u64]) -> Self::Arg<'a> {
@@ -67,7 +71,7 @@ macro_rules! integers {
         }
     )*};
 }
-integers!(u8, u16, u32, u64, i8, i16, i32, i64);
+integers!(u8: U8, u16: U16, u32: U32, u64: U64, i8: I8, i16: I16, i32: I32, i64: I64);
 
 /// Memory that a reference may be made of.
 const fn owned(access: Access, align: usize, null: bool) -> MemArg {

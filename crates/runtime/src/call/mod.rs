@@ -14,6 +14,7 @@ mod bytes;
 pub(crate) mod helpers;
 mod ret;
 pub(crate) mod sleeping;
+pub(crate) mod types;
 
 pub use args::HostArg;
 pub use bytes::{SharedBytes, SharedBytesMut};
@@ -30,6 +31,7 @@ use core::marker::PhantomData;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use types::{IntType, IntTypes};
 
 /// A host function as emitted code sees it.
 pub(crate) type Shim = unsafe extern "C" fn(u64, u64, u64, u64, u64, *mut RunCtx) -> u64;
@@ -103,6 +105,8 @@ pub unsafe trait IntoHostFn<H, Args>: Send + Sync + 'static {
     const ARGS: [ArgKind; 5];
     /// The facts that the verifier may assume about the result.
     const RET: Ret;
+    /// The integer types of arguments, by register, and of the result, of those that are integers.
+    const INTS: IntTypes;
 
     /// Calls it with the values of r1 to r5.
     ///
@@ -125,6 +129,20 @@ const fn registers(args: &[&[ArgKind]]) -> [ArgKind; 5] {
             (n, i) = (n + 1, i + 1);
         }
         arg += 1;
+    }
+    all
+}
+
+/// The integer types by register, of arguments that each take so many registers.
+const fn integers(args: &[(usize, Option<IntType>)]) -> [Option<IntType>; 5] {
+    let mut all = [None; 5];
+    let (mut n, mut arg) = (0, 0);
+    while arg < args.len() {
+        // More than five registers do not compile: `registers`.
+        if n < 5 {
+            all[n] = args[arg].1;
+        }
+        (n, arg) = (n + args[arg].0, arg + 1);
     }
     all
 }
@@ -160,6 +178,7 @@ macro_rules! closures {
         {
             const ARGS: [ArgKind; 5] = registers(&[$($arg::KINDS),*]);
             const RET: Ret = R::RET;
+            const INTS: IntTypes = IntTypes { args: integers(&[$(($arg::KINDS.len(), $arg::INT)),*]), ret: R::INT };
 
             #[inline]
             #[allow(unused_mut, unused_variables, unused_assignments, reason = "nothing follows the last argument")]

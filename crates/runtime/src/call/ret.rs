@@ -13,6 +13,7 @@
 
 use super::Caller;
 use super::bytes::{copy_in, copy_out};
+use super::types::IntType;
 use crate::engine::Engine;
 use crate::error::HelperError;
 use bpf_maps::{Map, MapError, MapType, program as map_ops};
@@ -38,6 +39,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub unsafe trait HostRet {
     /// The facts that the verifier may assume about r0.
     const RET: Ret;
+    /// The integer type, if the result is an integer.
+    const INT: Option<IntType> = None;
     /// Converts the result to r0 of the caller's program.
     ///
     /// # Errors
@@ -46,10 +49,11 @@ pub unsafe trait HostRet {
 }
 
 macro_rules! integers {
-    ($($int:ty: $ret:expr),*) => {$(
+    ($($int:ty: $name:ident, $ret:expr;)*) => {$(
         // SAFETY: the range is the type's.
         unsafe impl HostRet for $int {
             const RET: Ret = $ret;
+            const INT: Option<IntType> = Some(IntType::$name);
             #[inline]
             fn into_r0<H>(self, _: &mut Caller<'_, H>) -> Result<u64, HelperError> {
                 // Signed types are sign-extended, unsigned ones zero-extended.
@@ -58,17 +62,17 @@ macro_rules! integers {
         }
     )*};
 }
-integers!(
-    bool: Ret::Between(0, 1),
-    u8: Ret::Between(0, u8::MAX as i64),
-    u16: Ret::Between(0, u16::MAX as i64),
-    u32: Ret::Between(0, u32::MAX as i64),
-    i8: Ret::Between(i8::MIN as i64, i8::MAX as i64),
-    i16: Ret::Between(i16::MIN as i64, i16::MAX as i64),
-    i32: Ret::Between(i32::MIN as i64, i32::MAX as i64),
-    u64: Ret::Scalar,
-    i64: Ret::Scalar
-);
+integers! {
+    bool: Bool, Ret::Between(0, 1);
+    u8: U8, Ret::Between(0, u8::MAX as i64);
+    u16: U16, Ret::Between(0, u16::MAX as i64);
+    u32: U32, Ret::Between(0, u32::MAX as i64);
+    i8: I8, Ret::Between(i8::MIN as i64, i8::MAX as i64);
+    i16: I16, Ret::Between(i16::MIN as i64, i16::MAX as i64);
+    i32: I32, Ret::Between(i32::MIN as i64, i32::MAX as i64);
+    u64: U64, Ret::Scalar;
+    i64: I64, Ret::Scalar;
+}
 
 // SAFETY: 0 is 0.
 unsafe impl HostRet for () {
@@ -91,6 +95,7 @@ unsafe impl HostRet for Infallible {
 // SAFETY: an error leaves no r0; all else is `T`'s.
 unsafe impl<T: HostRet> HostRet for Result<T, HelperError> {
     const RET: Ret = T::RET;
+    const INT: Option<IntType> = T::INT;
     #[inline]
     fn into_r0<H>(self, caller: &mut Caller<'_, H>) -> Result<u64, HelperError> {
         self.and_then(|value| value.into_r0(caller))

@@ -14,7 +14,8 @@
 use crate::abi::entry;
 use crate::abi::link::{Resume, Sleeping, Waiting};
 use crate::abi::run::Run;
-use crate::call::{Caller, HostArg, HostFn, HostRet, Shim, guarded, leave, registers};
+use crate::call::types::{IntType, IntTypes};
+use crate::call::{Caller, HostArg, HostFn, HostRet, Shim, guarded, integers, leave, registers};
 use crate::error::HelperError;
 use bpf_jit_code::RunCtx;
 use bpf_quiesce::Foreign;
@@ -120,6 +121,8 @@ stay! {
 pub unsafe trait IntoAsyncFn<'a, H, Args>: Send + Sync + 'static {
     /// The demands of the verifier on the arguments.
     const ARGS: [ArgKind; 5];
+    /// The integer types of the arguments, by register, of those that are integers.
+    const INTS: [Option<IntType>; 5];
     /// The type of the result.
     type Output: HostRet + Send;
     /// The type of the future.
@@ -141,6 +144,7 @@ where
     Fut::Output: HostRet + Send,
 {
     const ARGS: [ArgKind; 5] = registers(&[]);
+    const INTS: [Option<IntType>; 5] = [None; 5];
     type Output = Fut::Output;
     type Future = Fut;
 
@@ -167,6 +171,7 @@ macro_rules! closures {
             $($arg: AsyncArg,)*
         {
             const ARGS: [ArgKind; 5] = registers(&[$($arg::KINDS),*]);
+            const INTS: [Option<IntType>; 5] = integers(&[$(($arg::KINDS.len(), $arg::INT)),*]);
             type Output = Fut::Output;
             type Future = Fut;
 
@@ -201,10 +206,12 @@ closures!(A a, B b, C c);
 closures!(A a, B b, C c, D d);
 closures!(A a, B b, C c, D d, E e);
 
-/// Returns the argument kinds and the result kind of a function that waits.
-pub(crate) fn types<H, Args, F: for<'a> IntoAsyncFn<'a, H, Args>>(_: &F) -> ([ArgKind; 5], Ret) {
-    let args = <F as IntoAsyncFn<'static, H, Args>>::ARGS;
-    (args, <<F as IntoAsyncFn<'static, H, Args>>::Output as HostRet>::RET)
+/// Returns the argument kinds and the result kind of a function that waits, and its integers.
+pub(crate) fn types<H, Args, F: for<'a> IntoAsyncFn<'a, H, Args>>(_: &F) -> ([ArgKind; 5], Ret, IntTypes) {
+    let args = <F as IntoAsyncFn<'static, H, Args>>::INTS;
+    let ints = IntTypes { args, ret: <<F as IntoAsyncFn<'static, H, Args>>::Output as HostRet>::INT };
+    let ret = <<F as IntoAsyncFn<'static, H, Args>>::Output as HostRet>::RET;
+    (<F as IntoAsyncFn<'static, H, Args>>::ARGS, ret, ints)
 }
 
 /// The host function of a closure that waits.

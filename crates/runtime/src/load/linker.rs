@@ -6,19 +6,20 @@ use crate::call::helpers::packet::{is_packet_helper, own_prototype, packet_helpe
 use crate::call::helpers::print;
 use crate::call::helpers::table::shipped;
 use crate::call::helpers::timers::own_set_callback;
+use crate::call::types::{Declaration, IntTypes, declared, may_be};
 use crate::call::{HostFn, IntoAsyncFn, IntoHostFn, host_fn, prototype, sleeping};
 use crate::context::{Context, ContextLayout};
 use crate::engine::Engine;
-use crate::error::{LinkError, LoadError};
+use crate::error::{LinkError, LoadError, PrototypeMismatch};
 use crate::handle::over::Over;
 use crate::program::bound::{Bound, TRAP, trap, unresolved};
 use crate::program::references::References;
 use bpf_isa::{Callee, Insn, InsnIdx};
-use bpf_object::btf::{self, Btf};
+use bpf_object::btf::Btf;
 use bpf_object::{CoreType, HostFunction, HostTypes, UNRESOLVED_CALL};
 use bpf_quiesce::Finish;
 use bpf_uapi::{Builtin, ENUMERATIONS, Helper, Kfunc, MapType, helper_id};
-use bpf_verifier::{ArgKind, Effect, HelperProto, Helpers};
+use bpf_verifier::{ArgKind, Effect, HelperProto, Helpers, Ret};
 use core::marker::PhantomData;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -36,7 +37,7 @@ pub fn helper_name(id: u32) -> Option<String> {
 ///
 /// let engine = Engine::new(Config::default())?;
 /// let mut linker = Linker::<Vec<u64>>::new(&engine);
-/// linker.func(1001, "emit", |c: &mut Caller<'_, Vec<u64>>, value: u64| -> Result<(), HelperError> {
+/// linker.func_named("emit", |c: &mut Caller<'_, Vec<u64>>, value: u64| -> Result<(), HelperError> {
 ///     c.host().push(value);
 ///     Ok(())
 /// })?;
@@ -46,18 +47,34 @@ pub struct Linker<H> {
     pub(super) engine: Engine,
     /// Prototypes by id: the shipped helpers and the registered functions.
     pub(super) protos: Helpers,
-    /// The registered functions by id.
-    funcs: HashMap<u32, HostFn>,
-    /// Ids of the registered functions by name, for `.ksyms`.
-    pub(super) names: HashMap<String, u32>,
+    /// The registered functions.
+    funcs: Vec<Registered>,
+    /// Places of the registered functions in `funcs`, by id.
+    ids: HashMap<u32, usize>,
+    /// Places of the registered functions in `funcs`, by name.
+    names: HashMap<String, usize>,
     host: Over<H>,
+}
+
+/// A function of the host.
+struct Registered {
+    /// Its prototype; id 0 for a function without a number.
+    proto: HelperProto,
+    ints: IntTypes,
+    func: HostFn,
+}
+
+impl Registered {
+    fn bound(&self) -> Bound {
+        Bound { proto: self.proto.clone(), func: self.func.clone() }
+    }
 }
 
 impl<H> Drop for Linker<H> {
     fn drop(&mut self) {
-        // Dropped one by one: a `HashMap` leaks the remaining elements if the drop of one panics.
+        // Dropped one by one: the drops of the others run if that of one panics.
         let mut finish = Finish::default();
-        for (_, function) in self.funcs.drain() {
+        for function in self.funcs.drain(..) {
             finish.step(|| drop(function));
         }
     }
@@ -65,8 +82,16 @@ impl<H> Drop for Linker<H> {
 
 impl<H> fmt::Debug for Linker<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Linker").field("functions", &self.names).finish_non_exhaustive()
+        let functions: Vec<&HelperProto> = self.funcs.iter().map(|function| &function.proto).collect();
+        f.debug_struct("Linker").field("functions", &functions).finish_non_exhaustive()
     }
+}
+
+/// What is known of a closure by its type: its arguments, its result, and which of them are integers.
+type Types = ([ArgKind; 5], Ret, IntTypes);
+
+fn types<H, Args, F: IntoHostFn<H, Args>>(_: &F) -> Types {
+    (F::ARGS, F::RET, F::INTS)
 }
 
 impl<H: 'static> Linker<H> {
@@ -78,7 +103,14 @@ impl<H: 'static> Linker<H> {
             let exists = |helper| helper == Helper::TailCall || shipped(helper).is_some() || is_packet_helper(helper);
             p.helper().is_some_and(exists)
         });
-        Linker { engine: engine.clone(), protos, funcs: HashMap::new(), names: HashMap::new(), host: PhantomData }
+        Linker {
+            engine: engine.clone(),
+            protos,
+            funcs: Vec::new(),
+            ids: HashMap::new(),
+            names: HashMap::new(),
+            host: PhantomData,
+        }
     }
 
     /// Removes a shipped helper, so that its id is free for a function of the host. Programs that call the helper are
@@ -88,9 +120,36 @@ impl<H: 'static> Linker<H> {
         self
     }
 
-    /// Registers a host function under a helper id and a name; programs call it by either (`.ksyms`). Its types are the
-    /// prototype that calls are verified against. A function that returns `Result<Infallible, HelperError>` always ends
-    /// the run.
+    /// Registers a host function by name: plug-ins declare it (`extern __u64 emit(__u64) __ksym;`) and call it. Its types
+    /// are the prototype that calls are verified against. The prototype that an object declares is compared with it by
+    /// BTF ([`LoadError::HostPrototype`]): the number of arguments, numbers and pointers, and the sizes of integers. Two
+    /// parameters declare a byte slice, a pointer and a length. A function that returns `Result<Infallible, HelperError>`
+    /// always ends the run.
+    ///
+    /// ```
+    /// # use bpf_runtime::{Caller, Config, Engine, Linker};
+    /// # let engine = Engine::new(Config::default())?;
+    /// let mut linker = Linker::<Vec<u64>>::new(&engine);
+    /// linker.func_named("emit", |caller: &mut Caller<'_, Vec<u64>>, value: u64| -> u64 {
+    ///     caller.host().push(value);
+    ///     caller.host().len() as u64
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`LinkError::DuplicateName`] if the name is taken; nothing is registered then.
+    pub fn func_named<Args: 'static>(
+        &mut self,
+        name: &str,
+        f: impl IntoHostFn<H, Args>,
+    ) -> Result<&mut Self, LinkError> {
+        let (args, ret, ints) = types(&f);
+        self.register(None, prototype(0, name, args, ret), ints, || host_fn(f))
+    }
+
+    /// Registers a host function as [`Linker::func_named`] does, and under a helper id too, for objects that call it by
+    /// number: they carry no prototype, so nothing compares what they pass with what the function means.
     ///
     /// # Errors
     /// [`LinkError`] if the id or the name is taken or reserved; nothing is registered then.
@@ -100,11 +159,8 @@ impl<H: 'static> Linker<H> {
         name: &str,
         f: impl IntoHostFn<H, Args>,
     ) -> Result<&mut Self, LinkError> {
-        fn types<H, Args, F: IntoHostFn<H, Args>>(_: &F) -> ([ArgKind; 5], bpf_verifier::Ret) {
-            (F::ARGS, F::RET)
-        }
-        let (args, ret) = types(&f);
-        self.register(prototype(id, name, args, ret), || host_fn(f))
+        let (args, ret, ints) = types(&f);
+        self.register(Some(id), prototype(id, name, args, ret), ints, || host_fn(f))
     }
 
     /// Registers a host function that may wait, under a helper id and a name, for sleepable programs
@@ -142,35 +198,77 @@ impl<H: 'static> Linker<H> {
     where
         F: for<'a> IntoAsyncFn<'a, H, Args>,
     {
-        let (args, ret) = sleeping::types::<H, Args, F>(&f);
+        let (args, ret, ints) = sleeping::types::<H, Args, F>(&f);
         let proto = HelperProto { effect: Effect::Sleeps, ..prototype(id, name, args, ret) };
-        self.register(proto, || sleeping::async_fn::<H, Args, F>(f))
+        self.register(Some(id), proto, ints, || sleeping::async_fn::<H, Args, F>(f))
     }
 
-    fn register(&mut self, proto: HelperProto, func: impl FnOnce() -> HostFn) -> Result<&mut Self, LinkError> {
-        let (id, name) = (proto.id, proto.name.to_string());
+    /// Registers a function, under an id if it has one. The prototype of a function without a number has the id 0.
+    fn register(
+        &mut self,
+        id: Option<u32>,
+        proto: HelperProto,
+        ints: IntTypes,
+        func: impl FnOnce() -> HostFn,
+    ) -> Result<&mut Self, LinkError> {
+        let name = proto.name.to_string();
         // The next id, `UNRESOLVED_CALL`, stands for functions that cannot be called.
         const MAX: u32 = UNRESOLVED_CALL - 1;
-        if id > MAX {
+        if let Some(id) = id.filter(|id| *id > MAX) {
             return Err(LinkError::IdTooLarge { id, max: MAX });
         }
-        if helper_id::SPECIAL.contains(&id) {
+        if let Some(id) = id.filter(|id| helper_id::SPECIAL.contains(id)) {
             return Err(LinkError::Reserved { id });
         }
         if self.names.contains_key(&name) {
             return Err(LinkError::DuplicateName { name });
         }
-        self.protos.add(proto)?;
-        self.funcs.insert(id, func());
-        self.names.insert(name, id);
+        let place = self.funcs.len();
+        if let Some(id) = id {
+            self.protos.add(proto.clone())?;
+            self.ids.insert(id, place);
+        }
+        self.names.insert(name, place);
+        self.funcs.push(Registered { proto, ints, func: func() });
         Ok(self)
+    }
+
+    /// Returns the registered function of this id.
+    fn by_id(&self, id: u32) -> Option<&Registered> {
+        self.funcs.get(*self.ids.get(&id)?)
+    }
+
+    /// Returns the registered function of this name.
+    fn by_name(&self, name: &str) -> Option<&Registered> {
+        self.funcs.get(*self.names.get(name)?)
+    }
+
+    /// Compares the prototype that an object declares of a function of the host with the registered one.
+    pub(super) fn check_prototype(
+        &self,
+        function: &HostFunction,
+        types: Option<&Btf>,
+    ) -> Result<(), PrototypeMismatch> {
+        let Some(registered) = self.by_name(&function.name) else { return Ok(()) };
+        let (Some(btf), Some(ty)) = (types, function.ty) else { return Ok(()) };
+        let declaration = Declaration { proto: &registered.proto, ints: &registered.ints };
+        if declaration.is_declared_as(btf, ty) {
+            return Ok(());
+        }
+        Err(PrototypeMismatch {
+            function: function.name.clone(),
+            insn: None,
+            line: None,
+            declared: declared(btf, &function.name, ty),
+            host: declaration.to_string(),
+        })
     }
 
     /// Returns the function of this name: a registered one, one that every linker has, one that compilers call by
     /// themselves, or a kfunc of the kernel for programs on this context.
     pub(super) fn named(&self, name: &str, layout: &'static ContextLayout) -> Option<Bound> {
-        if let Some(id) = self.names.get(name) {
-            return Some(Bound { proto: self.protos.get(*id)?.clone(), func: self.funcs.get(id)?.clone() });
+        if let Some(registered) = self.by_name(name) {
+            return Some(registered.bound());
         }
         if name == TRAP {
             return Some(trap());
@@ -208,8 +306,8 @@ impl<H: 'static> Linker<H> {
             let helper = Helper::from_id(id)?;
             packet_helper(helper, layout).or_else(|| shipped(helper))
         };
-        let func = match self.funcs.get(&id) {
-            Some(registered) => registered.clone(),
+        let func = match self.by_id(id) {
+            Some(registered) => registered.func.clone(),
             None if id == Helper::TimerSetCallback.id() => own_set_callback(),
             None => of_kernel()?.clone(),
         };
@@ -246,7 +344,7 @@ impl<H: 'static> Linker<H> {
 
     /// Returns the prototypes of all functions that programs on this context may call.
     pub(super) fn prototypes(&self, layout: &'static ContextLayout) -> Cow<'_, Helpers> {
-        let shipped = self.protos.iter().filter(|proto| !self.funcs.contains_key(&proto.id));
+        let shipped = self.protos.iter().filter(|proto| !self.ids.contains_key(&proto.id));
         let own: Vec<_> = shipped.filter_map(|proto| own_prototype(proto, layout)).collect();
         let mut protos = Cow::Borrowed(&self.protos);
         for proto in own {
@@ -309,35 +407,5 @@ impl<H: 'static> Linker<H> {
                 bound.func = func;
             }
         }
-    }
-}
-
-/// Returns whether the declaration of an argument fits: numbers as numbers, pointers as pointers.
-fn may_be(arg: ArgKind, declared: btf::ArgKind) -> bool {
-    let number = matches!(
-        arg,
-        ArgKind::Scalar | ArgKind::Size { .. } | ArgKind::Length | ArgKind::RecordSize | ArgKind::LocalType { .. }
-    );
-    let pointer = matches!(
-        arg,
-        ArgKind::Ctx
-            | ArgKind::CtxOrNull
-            | ArgKind::Map(_)
-            | ArgKind::Mem(_)
-            | ArgKind::MemOfLength(_)
-            | ArgKind::Fixed { .. }
-            | ArgKind::Local(..)
-            | ArgKind::Object(_)
-            | ArgKind::Root(_)
-            | ArgKind::Node(..)
-            | ArgKind::Peeked { .. }
-            | ArgKind::Probed
-            | ArgKind::SliceBuffer
-            | ArgKind::Socket { .. }
-    );
-    match declared {
-        btf::ArgKind::Scalar { .. } => !pointer,
-        btf::ArgKind::Pointer { .. } => !number,
-        btf::ArgKind::Other => !pointer && !number,
     }
 }

@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::context::frags::XdpFrags;
 use crate::engine::Engine;
 use crate::engine::usage::{Account, Payer};
-use crate::error::LoadError;
+use crate::error::{LoadError, PrototypeMismatch};
 use crate::handle::instance::Instance;
 use crate::handle::kept::Kept;
 use crate::handle::over::Over;
@@ -661,8 +661,22 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
                 }
                 ReferenceKind::HostCall(host) => {
                     let new = i32::try_from(hosts.len()).unwrap_or(i32::MAX);
+                    let function = &object.host_functions()[host];
+                    if !hosts.contains_key(&host) {
+                        let types = object.btf().map(|btf| &**btf);
+                        linker.check_prototype(function, types).map_err(|source| LoadError::HostPrototype {
+                            program: name.to_owned(),
+                            source: Box::new(PrototypeMismatch {
+                                insn: Some(*at),
+                                line: code
+                                    .code()
+                                    .line(*at)
+                                    .map(|l| format!("{}:{}: `{}`", l.file, l.line, l.text.trim())),
+                                ..source
+                            }),
+                        })?;
+                    }
                     let own = *hosts.entry(host).or_insert_with(|| {
-                        let function = &object.host_functions()[host];
                         references.functions.host.push(linker.expected(
                             function,
                             object.btf().map(|btf| &**btf),

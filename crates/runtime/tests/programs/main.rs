@@ -19,6 +19,7 @@ mod contexts;
 mod core_relocations;
 mod core_target;
 mod counted;
+mod declared;
 mod differential;
 mod dynptrs;
 mod formats;

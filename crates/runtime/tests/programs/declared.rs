@@ -1,0 +1,89 @@
+//! Functions of the host by name: an object's prototypes are compared with the host's, by `objects/declared.c`.
+
+use crate::common::engines::engines;
+use bpf_runtime::{Caller, Engine, LinkError, Linker, LoadError, MapSet, Object, Raw, SharedBytes};
+
+const OBJECT: &[u8] = include_bytes!("../objects/declared.o");
+
+/// The host's functions: the programs note in `Vec` what they tell it.
+fn linker(engine: &Engine) -> Linker<Vec<u64>> {
+    type Host<'a> = Caller<'a, Vec<u64>>;
+    let mut linker = Linker::new(engine);
+    let note = |c: &mut Host<'_>, value: u64| -> u64 {
+        c.host().push(value);
+        value + 1
+    };
+    linker.func_named("emit", note).unwrap();
+    linker.func_named("say", |c: &mut Host<'_>, text: SharedBytes<'_>| c.host().push(text.len() as u64)).unwrap();
+    linker.func_named("wider", |_: &mut Host<'_>| -> u32 { 40 }).unwrap();
+    let double = |_: &mut Host<'_>, pair: &mut [u32; 2]| -> u64 {
+        pair[0] *= 2;
+        7
+    };
+    linker.func_named("dropped", double).unwrap();
+    linker.func_named("fewer", |_: &mut Host<'_>, a: u64, b: u64| -> u64 { a + b }).unwrap();
+    linker.func_named("narrow", note).unwrap();
+    linker.func_named("swapped", |_: &mut Host<'_>, _: SharedBytes<'_>| -> u64 { 0 }).unwrap();
+    linker.func_named("cut", |_: &mut Host<'_>| -> u64 { 0 }).unwrap();
+    linker.func_named("nothing", |_: &mut Host<'_>| ()).unwrap();
+    linker.func_named("smaller", |_: &mut Host<'_>, _: &[u32; 2]| -> u64 { 0 }).unwrap();
+    // Functions with numbers are compared, too, when they are called by name.
+    linker.func(1001, "by_value", note).unwrap();
+    linker
+}
+
+#[test]
+fn functions_by_name_need_no_number() {
+    let object = Object::parse(OBJECT).unwrap();
+    for engine in engines(|_| {}) {
+        let linker = linker(&engine);
+        let maps = MapSet::for_object(&engine, &object).unwrap();
+        let instance = linker.loader::<Raw>().only(&["agree"]).object(&object, maps).unwrap();
+        let mut noted = Vec::new();
+        assert_eq!(instance.program::<Raw>("agree").unwrap().run(&mut noted, &mut []).unwrap(), 43);
+        assert_eq!(noted, [5, 42]);
+    }
+}
+
+#[test]
+fn a_prototype_that_differs_from_the_hosts_is_refused() {
+    let object = Object::parse(OBJECT).unwrap();
+    let engine = engines(|_| {}).remove(0);
+    let linker = linker(&engine);
+    for (name, declared, host) in [
+        ("fewer", "__u64 fewer(__u64)", "__u64 fewer(__u64, __u64)"),
+        ("narrow", "__u64 narrow(__u32)", "__u64 narrow(__u64)"),
+        ("swapped", "__u64 swapped(__u64, const char *)", "__u64 swapped(const void *, __u64)"),
+        ("cut", "__u32 cut(void)", "__u64 cut(void)"),
+        ("nothing", "int nothing(void)", "void nothing(void)"),
+        ("smaller", "__u64 smaller(struct point *)", "__u64 smaller(const void *)"),
+        ("by_value", "__u64 by_value(const __u8 *)", "__u64 by_value(__u64)"),
+    ] {
+        let program = format!("calls_{name}");
+        let maps = MapSet::for_object(&engine, &object).unwrap();
+        let error = linker.loader::<Raw>().only(&[&program]).object(&object, maps).unwrap_err();
+        let LoadError::HostPrototype { source, .. } = &error else { panic!("{error}") };
+        assert_eq!((&*source.declared, &*source.host), (declared, host), "{name}");
+        let text = error.to_string();
+        let at = format!("program `{program}`, instruction ");
+        assert!(text.starts_with(&at) && text.contains("declared.c:"), "{text}");
+        assert!(text.ends_with("compile it with the host's header"), "{text}");
+    }
+    // Modules are held to the same.
+    let module = linker.loader::<Raw>().only(&["calls_fewer"]).compile(&object);
+    assert!(matches!(module, Err(LoadError::HostPrototype { .. })));
+}
+
+#[test]
+fn a_name_is_registered_once() {
+    let engine = engines(|_| {}).remove(0);
+    let mut linker = linker(&engine);
+    let again = linker.func_named("emit", |_: &mut Caller<'_, Vec<u64>>| ());
+    assert!(matches!(again, Err(LinkError::DuplicateName { name }) if name == "emit"));
+    let again = linker.func(1002, "emit", |_: &mut Caller<'_, Vec<u64>>| ());
+    assert!(matches!(again, Err(LinkError::DuplicateName { name }) if name == "emit"));
+    let taken = linker.func(1001, "other", |_: &mut Caller<'_, Vec<u64>>| ());
+    assert!(matches!(taken, Err(LinkError::DuplicateId(_))));
+    // A refused registration takes neither the name nor the id.
+    linker.func(1002, "other", |_: &mut Caller<'_, Vec<u64>>| ()).unwrap();
+}
