@@ -198,6 +198,17 @@ mod tests {
         assert_eq!(lines(&plugin.concat(), "#include", no_end), lines(source, "#include", no_end));
     }
 
+    /// `bpf header`, `bpf verify --host` and `bpf test` take the service from this file.
+    #[test]
+    fn the_description_is_the_file() {
+        let mut config = Config::default();
+        config.budget = Some(100_000);
+        let linker = linker(&Engine::new(config).unwrap()).unwrap();
+        let host = linker.describe::<Request<'_>>().unwrap();
+        let text = serde_json::to_string_pretty(&host).unwrap();
+        assert_eq!(text.trim_end(), include_str!("../../../examples/limit_host.json").trim_end());
+    }
+
     #[test]
     fn messages_are_as_shown() {
         let linker = linker(&Engine::new(Config::default()).unwrap()).unwrap();

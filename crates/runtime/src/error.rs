@@ -564,6 +564,13 @@ pub enum LinkError {
         /// The id.
         id: u32,
     },
+    /// A description cannot say what this function takes ([`crate::Linker::describe`]), or says what no function takes
+    /// ([`crate::Linker::func_described`]).
+    #[error("function `{name}` has no description: its parameters are not integers, byte slices and plain structures")]
+    Undescribed {
+        /// The function.
+        name: String,
+    },
     /// The id is too large for the JIT's symbols.
     #[error("helper id {id} is above {max}")]
     IdTooLarge {

@@ -55,7 +55,8 @@ pub use attach::published::{ListError, ProgramStats};
 pub use attach::runner::Runner;
 #[cfg(feature = "derive")]
 pub use bpf_context_derive::{BpfContext, interface};
-pub use call::types::{IntType, IntTypes};
+pub use call::described::HostValue;
+pub use call::types::IntTypes;
 pub use call::{
     AsyncArg, AsyncCaller, Caller, HostArg, HostRet, IntoAsyncFn, IntoHostFn, OwnedBytes, Pinned, PinnedMap,
     PinnedValue, SharedBytes, SharedBytesMut,
@@ -64,6 +65,7 @@ pub use call::{
 pub use context::derive;
 pub use context::derive::{BpfContext, ContextBytes, ContextBytesMut, ContextField};
 pub use context::frags::{XdpFrag, XdpFrags, XdpFragsBuff};
+pub use context::int::IntType;
 pub use context::network;
 pub use context::packet::{Redirect, RxMetadata, Xdp, XdpBuff};
 pub use context::sk_lookup::{SkLookup, SkLookupBuff, SkLookupFields};
@@ -86,6 +88,10 @@ pub use handle::prog_array::ProgArray;
 pub use handle::program::{Program, ProgramName, TestRun};
 pub use handle::run_async::RunAsync;
 pub use load::hints::VerifyHint;
+pub use load::host::{
+    FieldInterface, FieldKind, FunctionInterface, HOST_INTERFACE_VERSION, HostContext, HostContextBuff, HostField,
+    HostInterface, HostInterfaceError, HostLimits, ParamKind, ResultKind, StructInterface,
+};
 pub use load::instance_pool::{InstancePool, Pooled};
 #[doc(hidden)]
 pub use load::interface as interfaces;
@@ -140,6 +146,9 @@ mod documents {
     struct LivePage;
     #[doc = include_str!("../../../docs/book/how-to/log.md")]
     struct LogPage;
+    #[cfg(feature = "serde")]
+    #[doc = include_str!("../../../docs/book/how-to/outside.md")]
+    struct OutsidePage;
     #[doc = include_str!("../../../docs/book/how-to/reload.md")]
     struct ReloadPage;
     #[doc = include_str!("../../../docs/book/how-to/tenants.md")]

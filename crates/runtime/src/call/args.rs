@@ -6,7 +6,7 @@
 //! regions), initialised, aligned, and not overlapping; map values are shared with other threads and come as
 //! [`SharedBytes`](super::SharedBytes).
 
-use super::types::IntType;
+use crate::context::int::IntType;
 use bpf_verifier::{Access, ArgKind, MemArg, MemSet, Region};
 use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use zerocopy::{FromBytes, Immutable, IntoBytes};

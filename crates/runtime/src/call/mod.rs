@@ -11,6 +11,7 @@
 
 mod args;
 mod bytes;
+pub(crate) mod described;
 pub(crate) mod helpers;
 mod ret;
 pub(crate) mod sleeping;
@@ -23,6 +24,7 @@ pub use sleeping::{AsyncArg, AsyncCaller, IntoAsyncFn, OwnedBytes};
 
 use crate::abi::entry;
 use crate::abi::run::Run;
+use crate::context::int::IntType;
 use crate::error::HelperError;
 use bpf_jit_code::RunCtx;
 use bpf_quiesce::{Domain, Foreign, drop_payload};
@@ -31,7 +33,7 @@ use core::marker::PhantomData;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use types::{IntType, IntTypes};
+use types::IntTypes;
 
 /// A host function as emitted code sees it.
 pub(crate) type Shim = unsafe extern "C" fn(u64, u64, u64, u64, u64, *mut RunCtx) -> u64;

@@ -13,7 +13,7 @@
 
 use super::Caller;
 use super::bytes::{copy_in, copy_out};
-use super::types::IntType;
+use crate::context::int::IntType;
 use crate::engine::Engine;
 use crate::error::HelperError;
 use bpf_maps::{Map, MapError, MapType, program as map_ops};

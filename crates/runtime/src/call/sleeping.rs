@@ -14,8 +14,9 @@
 use crate::abi::entry;
 use crate::abi::link::{Resume, Sleeping, Waiting};
 use crate::abi::run::Run;
-use crate::call::types::{IntType, IntTypes};
+use crate::call::types::IntTypes;
 use crate::call::{Caller, HostArg, HostFn, HostRet, Shim, guarded, integers, leave, registers};
+use crate::context::int::IntType;
 use crate::error::HelperError;
 use bpf_jit_code::RunCtx;
 use bpf_quiesce::Foreign;

@@ -10,52 +10,10 @@
 //! any size, because the verifier proves the whole register. A result may be declared wider than it is, because r0 is
 //! extended to 64 bits, or not at all.
 
+use crate::context::int::IntType;
 use bpf_object::btf::{self, Btf, Type, TypeId};
 use bpf_verifier::{Access, ArgKind, HelperProto, Ret};
 use std::fmt;
-
-/// An integer type of a host function.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
-#[expect(missing_docs, reason = "their names are Rust's")]
-pub enum IntType {
-    Bool,
-    U8,
-    U16,
-    U32,
-    U64,
-    I8,
-    I16,
-    I32,
-    I64,
-}
-
-impl IntType {
-    /// Its size in bytes.
-    pub const fn bytes(self) -> u32 {
-        match self {
-            IntType::Bool | IntType::U8 | IntType::I8 => 1,
-            IntType::U16 | IntType::I16 => 2,
-            IntType::U32 | IntType::I32 => 4,
-            IntType::U64 | IntType::I64 => 8,
-        }
-    }
-
-    /// Its name in C, by `linux/types.h`.
-    pub const fn c_type(self) -> &'static str {
-        match self {
-            IntType::Bool => "_Bool",
-            IntType::U8 => "__u8",
-            IntType::U16 => "__u16",
-            IntType::U32 => "__u32",
-            IntType::U64 => "__u64",
-            IntType::I8 => "__s8",
-            IntType::I16 => "__s16",
-            IntType::I32 => "__s32",
-            IntType::I64 => "__s64",
-        }
-    }
-}
 
 /// The integer types of a host function's registers; `None` for registers that are no integers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

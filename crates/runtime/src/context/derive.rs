@@ -10,6 +10,7 @@
 //! cannot write them: the layout says so, and programs on contexts with regions are only loaded verified.
 
 use crate::context::Context;
+use crate::context::int::IntType;
 use crate::error::RunError;
 use bpf_object::{CoreField, CoreType, FieldType};
 use bpf_verifier::{Access, ContextLayout, Field, FieldKind, Region};
@@ -85,8 +86,8 @@ pub unsafe trait ContextField {
 pub enum Shape {
     /// Numbers.
     Scalar {
-        /// The C type of one.
-        c_type: &'static str,
+        /// The type of one.
+        int: IntType,
         /// How many there are, if it is an array.
         count: Option<usize>,
     },
@@ -105,19 +106,19 @@ pub enum Shape {
 }
 
 macro_rules! integers {
-    ($($int:ty: $c:literal),*) => {$(
+    ($($int:ty: $name:ident),*) => {$(
         // SAFETY: integers are plain.
         unsafe impl ContextField for $int {
-            const SHAPE: Shape = Shape::Scalar { c_type: $c, count: None };
+            const SHAPE: Shape = Shape::Scalar { int: IntType::$name, count: None };
         }
         // SAFETY: and so are arrays of them.
         unsafe impl<const N: usize> ContextField for [$int; N] {
-            const SHAPE: Shape = Shape::Scalar { c_type: $c, count: Some(N) };
+            const SHAPE: Shape = Shape::Scalar { int: IntType::$name, count: Some(N) };
         }
     )*};
 }
 integers!(
-    u8: "__u8", u16: "__u16", u32: "__u32", u64: "__u64", i8: "__s8", i16: "__s16", i32: "__s32", i64: "__s64"
+    u8: U8, u16: U16, u32: U32, u64: U64, i8: I8, i16: I16, i32: I32, i64: I64
 );
 
 /// Bytes that programs may read, in a context. In C two pointers: `name` and `name_end`.
@@ -368,9 +369,8 @@ fn core_fields(members: &[Member]) -> Vec<CoreField> {
         };
         let (name, offset) = (member.name.to_owned(), member.offset);
         match member.shape {
-            Shape::Scalar { c_type, count } => {
-                let size = crate::num::small(member.size / count.unwrap_or(1).max(1));
-                let number = FieldType::Int { size, signed: c_type.starts_with("__s") };
+            Shape::Scalar { int, count } => {
+                let number = FieldType::Int { size: int.bytes(), signed: int.is_signed() };
                 let ty = match count {
                     Some(count) => FieldType::array(number, crate::num::small(count)),
                     None => number,
@@ -405,8 +405,8 @@ fn c_member(out: &mut String, Member { name, shape, writable, .. }: &Member) {
     let constant = if *writable { "" } else { "const " };
     // Writing to a string cannot fail.
     let _ = match shape {
-        Shape::Scalar { c_type, count: None } => writeln!(out, "\t{constant}{c_type} {name};"),
-        Shape::Scalar { c_type, count: Some(n) } => writeln!(out, "\t{constant}{c_type} {name}[{n}];"),
+        Shape::Scalar { int, count: None } => writeln!(out, "\t{constant}{} {name};", int.c_type()),
+        Shape::Scalar { int, count: Some(n) } => writeln!(out, "\t{constant}{} {name}[{n}];", int.c_type()),
         Shape::Bytes { writable } => {
             let constant = if *writable { "" } else { "const " };
             writeln!(out, "\t{constant}__u8 *const {name};\n\t{constant}__u8 *const {name}_end;")

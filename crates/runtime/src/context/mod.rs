@@ -7,6 +7,7 @@
 
 pub mod derive;
 pub(crate) mod frags;
+pub(crate) mod int;
 pub mod network;
 pub(crate) mod packet;
 pub(crate) mod sk_lookup;

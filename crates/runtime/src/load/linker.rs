@@ -22,7 +22,7 @@ use bpf_uapi::{Builtin, ENUMERATIONS, Helper, Kfunc, MapType, helper_id};
 use bpf_verifier::{ArgKind, Effect, HelperProto, Helpers, Ret};
 use core::marker::PhantomData;
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 /// Returns the kernel's name of a helper, whether it is shipped here or not.
@@ -48,7 +48,9 @@ pub struct Linker<H> {
     /// Prototypes by id: the shipped helpers and the registered functions.
     pub(super) protos: Helpers,
     /// The registered functions.
-    funcs: Vec<Registered>,
+    pub(super) funcs: Vec<Registered>,
+    /// Ids of the shipped helpers that were removed.
+    pub(super) removed: BTreeSet<u32>,
     /// Places of the registered functions in `funcs`, by id.
     ids: HashMap<u32, usize>,
     /// Places of the registered functions in `funcs`, by name.
@@ -57,10 +59,10 @@ pub struct Linker<H> {
 }
 
 /// A function of the host.
-struct Registered {
+pub(super) struct Registered {
     /// Its prototype; id 0 for a function without a number.
-    proto: HelperProto,
-    ints: IntTypes,
+    pub(super) proto: HelperProto,
+    pub(super) ints: IntTypes,
     func: HostFn,
 }
 
@@ -88,7 +90,7 @@ impl<H> fmt::Debug for Linker<H> {
 }
 
 /// What is known of a closure by its type: its arguments, its result, and which of them are integers.
-type Types = ([ArgKind; 5], Ret, IntTypes);
+pub(super) type Types = ([ArgKind; 5], Ret, IntTypes);
 
 fn types<H, Args, F: IntoHostFn<H, Args>>(_: &F) -> Types {
     (F::ARGS, F::RET, F::INTS)
@@ -107,6 +109,7 @@ impl<H: 'static> Linker<H> {
             engine: engine.clone(),
             protos,
             funcs: Vec::new(),
+            removed: BTreeSet::new(),
             ids: HashMap::new(),
             names: HashMap::new(),
             host: PhantomData,
@@ -117,6 +120,7 @@ impl<H: 'static> Linker<H> {
     /// then refused. The ids of helpers that engines implement themselves stay reserved ([`LinkError::Reserved`]).
     pub fn remove_helper(&mut self, id: u32) -> &mut Self {
         self.protos.retain(|p| p.id != id);
+        self.removed.insert(id);
         self
     }
 
@@ -204,7 +208,7 @@ impl<H: 'static> Linker<H> {
     }
 
     /// Registers a function, under an id if it has one. The prototype of a function without a number has the id 0.
-    fn register(
+    pub(super) fn register(
         &mut self,
         id: Option<u32>,
         proto: HelperProto,

@@ -3,6 +3,7 @@
 #[cfg(all(test, native))]
 mod dead_code_tests;
 pub(crate) mod hints;
+pub(crate) mod host;
 pub(crate) mod instance_pool;
 pub mod interface;
 mod layout;

@@ -27,6 +27,7 @@ mod frags;
 mod guest;
 mod helpers;
 mod hints;
+mod host_file;
 mod hybrid;
 mod jumps;
 mod kernel_helpers;
