@@ -25,9 +25,9 @@ pub(crate) struct FillArgs {
 
 /// An entry to set.
 pub(crate) struct Value {
-    map: String,
-    key: String,
-    value: String,
+    pub(crate) map: String,
+    pub(crate) key: String,
+    pub(crate) value: String,
 }
 
 #[derive(Deserialize)]
@@ -108,9 +108,14 @@ pub(crate) fn put(values: &[Value], instance: &Instance<NoHost>) -> Result<()> {
     Ok(())
 }
 
+/// Converts a key to the map's form.
+pub(crate) fn key_bytes(text: &str, map: &Map) -> Result<Vec<u8>> {
+    bytes(text, map.def().key_size as usize)
+}
+
 /// Converts a value to the map's form. A per-CPU map has one value for each execution slot: a report has all of them,
 /// and a single value is used for all slots.
-fn value_bytes(text: &str, map: &Map) -> Result<Vec<u8>> {
+pub(crate) fn value_bytes(text: &str, map: &Map) -> Result<Vec<u8>> {
     let (all, one) = (map.host_value_size(), map.def().value_size as usize);
     if !map.map_type().is_per_cpu() {
         return bytes(text, all);
@@ -126,7 +131,7 @@ fn value_bytes(text: &str, map: &Map) -> Result<Vec<u8>> {
 }
 
 /// Converts a number or hex digits to `size` bytes.
-fn bytes(text: &str, size: usize) -> Result<Vec<u8>> {
+pub(crate) fn bytes(text: &str, size: usize) -> Result<Vec<u8>> {
     if !matches!(size, 1 | 2 | 4 | 8) {
         let bytes = input::parse_hex(text).with_context(|| format!("not {size} bytes in hex"))?;
         if bytes.len() != size {

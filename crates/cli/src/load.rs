@@ -4,7 +4,8 @@ use crate::input::read_file;
 use crate::out::{self, Look};
 use anyhow::{Context, Result, bail};
 use bpf_runtime::{
-    Config, DebugOptions, Engine, Insn, Instance, Linker, Loader, MapSet, Mode, Object, OptLevel, Program, Raw,
+    Config, DebugOptions, Engine, HostInterface, Insn, Instance, Linker, Loader, MapSet, Mode, Object, OptLevel,
+    Program, Raw,
 };
 use clap::ValueEnum;
 use std::num::ParseIntError;
@@ -127,10 +128,21 @@ pub(crate) fn engine_for(args: &EngineArgs, debug: Option<&DebugArgs>) -> Result
 /// Creates an engine with other limits for the verifier.
 pub(crate) fn verifying_engine(
     args: &EngineArgs,
+    host: Option<&HostInterface>,
     limit: impl FnOnce(&mut bpf_runtime::Limits) -> Result<()>,
 ) -> Result<Engine> {
     let mut config = config(args, None);
+    if let Some(host) = host {
+        host.configure(&mut config);
+    }
     limit(&mut config.limits)?;
+    Engine::new(config).context("cannot set up the engine")
+}
+
+/// Creates an engine with the limits of a described host.
+pub(crate) fn host_engine(args: &EngineArgs, host: &HostInterface) -> Result<Engine> {
+    let mut config = config(args, None);
+    host.configure(&mut config);
     Engine::new(config).context("cannot set up the engine")
 }
 

@@ -12,6 +12,8 @@ mod cases;
 mod context;
 mod disasm;
 mod fill;
+mod header;
+mod host;
 mod input;
 mod inspect;
 mod load;
@@ -23,6 +25,7 @@ mod plugin;
 mod prove;
 mod run;
 mod scenario;
+mod test;
 mod values;
 mod verify;
 
@@ -44,12 +47,14 @@ enum Command {
     Run(run::Args),
     Inspect(inspect::Args),
     Disasm(disasm::Args),
+    Header(header::Args),
     Cases(cases::Args),
     Completions(manual::Completions),
     Man(manual::Man),
     Plugin(plugin::Args),
     Prove(prove::Args),
     Scenario(scenario::Args),
+    Test(test::Args),
     Verify(verify::Args),
 }
 
@@ -60,12 +65,14 @@ impl Command {
             Command::Run(args) => run::run(args),
             Command::Inspect(args) => inspect::run(args),
             Command::Disasm(args) => disasm::run(args),
+            Command::Header(args) => header::run(args),
             Command::Cases(args) => cases::run(args),
             Command::Completions(args) => manual::completions(args, Args::command()),
             Command::Man(args) => manual::man(args, Args::command()),
             Command::Plugin(args) => plugin::run(args),
             Command::Prove(args) => prove::run(args),
             Command::Scenario(args) => scenario::run(args),
+            Command::Test(args) => test::run(args),
             Command::Verify(args) => verify::run(args),
         }
     }
@@ -78,9 +85,11 @@ impl Command {
             Command::Prove(args) => args.json,
             Command::Verify(args) => args.json,
             Command::Disasm(args) => args.json,
+            Command::Test(args) => args.json,
             Command::Build(_)
             | Command::Cases(_)
             | Command::Completions(_)
+            | Command::Header(_)
             | Command::Man(_)
             | Command::Plugin(_)
             | Command::Scenario(_) => false,

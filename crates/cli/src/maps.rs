@@ -93,6 +93,12 @@ impl Rings {
         }
     }
 
+    /// The first records of the map of this name, in hex, and how many there were; `None` if it has no consumer here.
+    pub(crate) fn first(&self, map: &str) -> Option<(&[String], u64)> {
+        let ring = self.0.iter().find(|ring| ring.map == map)?;
+        Some((&ring.records.first, ring.records.total))
+    }
+
     /// The records of this map, if it has a consumer here.
     fn records(&self, map: &Map) -> Option<Records> {
         let ring = self.0.iter().find(|ring| ring.map == map.name())?;
@@ -164,7 +170,7 @@ fn pages(map: &Map) -> Option<Pages> {
 }
 
 /// Formats bytes whose number is the size of an integer as that integer, others as hex.
-fn bytes(bytes: &[u8]) -> String {
+pub(crate) fn bytes(bytes: &[u8]) -> String {
     match *bytes {
         [a] => a.to_string(),
         [a, b] => u16::from_le_bytes([a, b]).to_string(),

@@ -1,12 +1,13 @@
 //! `bpf verify`: checks whether each program of an object is safe, and says why not.
 
 use crate::context::{Chosen, ContextArg};
+use crate::host;
 use crate::load::{self, EngineArgs};
 use crate::out::{self, Look, line, text};
 use anyhow::{Context as _, Result, bail};
 use bpf_runtime::{
-    Context, Engine, Linker, LoadError, MapSet, Object, Proofs, Raw, SkLookup, Skb, Sock, SockAddr, SockOps,
-    VerifyReport, Xdp, XdpFrags,
+    Context, Engine, HostContext, HostInterface, Linker, LoadError, MapSet, Object, Proofs, Raw, SkLookup, Skb, Sock,
+    SockAddr, SockOps, VerifyReport, Xdp, XdpFrags,
 };
 use serde::Serialize;
 use std::cell::Cell;
@@ -31,6 +32,10 @@ pub(crate) struct Args {
     /// The programs' context; by default that of their sections.
     #[arg(long, value_enum)]
     ctx: Option<ContextArg>,
+    /// The host that loads the programs, as its service described it (`Linker::describe`): its context, functions and
+    /// limits. The verdict is that of the service.
+    #[arg(long, value_name = "FILE.json", conflicts_with = "ctx")]
+    host: Option<PathBuf>,
     /// Accept, with checks at run time, where only an offset or the end of a loop is not proven.
     #[arg(long)]
     hybrid: bool,
@@ -95,7 +100,8 @@ struct Verdict {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let engine = load::verifying_engine(&EngineArgs::INTERPRETER, |limits| {
+    let host = args.host.as_deref().map(host::read).transpose()?;
+    let engine = load::verifying_engine(&EngineArgs::INTERPRETER, host.as_ref(), |limits| {
         limits.log_lines = args.log_lines;
         limits.fuel = args.fuel.unwrap_or(limits.fuel);
         limits.time = match args.time_limit {
@@ -105,14 +111,24 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Ok(())
     })?;
     let unknown = Cell::new(false);
-    let code = load::each(&args.objects, args.json, |path| verify_object(&engine, path, args, &unknown))?;
+    let code =
+        load::each(&args.objects, args.json, |path| verify_object(&engine, host.as_ref(), path, args, &unknown))?;
     Ok(if code == ExitCode::SUCCESS && unknown.get() { ExitCode::from(UNKNOWN) } else { code })
 }
 
 /// Verifies the programs of one object, and returns whether all are accepted.
-fn verify_object(engine: &Engine, path: &Path, args: &Args, unknown: &Cell<bool>) -> Result<bool> {
+fn verify_object(
+    engine: &Engine,
+    host: Option<&HostInterface>,
+    path: &Path,
+    args: &Args,
+    unknown: &Cell<bool>,
+) -> Result<bool> {
     let object = load::object_for(path, &args.loader)?;
-    let linker = Linker::<load::NoHost>::new(engine);
+    let linker = match host {
+        Some(host) => host::linker(engine, host, |_| host::silent)?,
+        None => Linker::<load::NoHost>::new(engine),
+    };
     if let Some(name) = &args.program {
         object.program(name).with_context(|| path.display().to_string())?;
     }
@@ -120,6 +136,12 @@ fn verify_object(engine: &Engine, path: &Path, args: &Args, unknown: &Cell<bool>
     for program in object.programs().iter().filter(|p| args.program.as_deref().is_none_or(|name| name == p.name())) {
         let maps = MapSet::for_object(engine, &object)?;
         let name = program.name();
+        if host.is_some() {
+            let result = verify::<HostContext>(&linker, &object, maps, name, args);
+            let place = format!("{}, section `{}`", path.display(), program.section());
+            verdicts.push(Verdict { object: path.display().to_string(), ..verdict(name, &place, result) });
+            continue;
+        }
         let chosen = Chosen::of(engine, &linker, &object, program, args.ctx);
         let result = match chosen.context {
             ContextArg::Raw => verify::<Raw>(&linker, &object, maps, name, args),

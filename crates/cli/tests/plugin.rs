@@ -1,0 +1,290 @@
+//! Plug-ins outside their service: `bpf header`, `bpf verify --host` and `bpf test`, with the tutorial's plug-in, whose
+//! service wrote `examples/limit_host.json`.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn bpf(args: &[&str]) -> Output {
+    let mut command = bpf_testkit::command(env!("CARGO_BIN_EXE_bpf"));
+    command.args(args).current_dir(root()).env("RUST_BACKTRACE", "0").env_remove("CLICOLOR_FORCE");
+    command.output().unwrap()
+}
+
+/// Standard output of a command with this exit status.
+fn prints(status: i32, args: &[&str]) -> String {
+    let output = bpf(args);
+    assert_eq!(output.status.code(), Some(status), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The message of a command that fails.
+fn fails(args: &[&str]) -> String {
+    let output = bpf(args);
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// A folder for one test, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let folder = std::env::temp_dir().join(format!("bpf-plugin-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        for file in ["limit.o", "limit_host.json"] {
+            std::fs::copy(root().join("examples").join(file), folder.join(file)).unwrap();
+        }
+        Folder(folder)
+    }
+
+    /// Writes a file, and returns its path.
+    fn file(&self, name: &str, text: &str) -> String {
+        std::fs::write(self.0.join(name), text).unwrap();
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_header_is_made_from_the_host() {
+    let header = prints(0, &["header", "examples/limit_host.json"]);
+    let context = std::fs::read_to_string(root().join("examples/limit_request.h")).unwrap();
+    assert!(header.contains(&context), "{header}");
+    assert!(header.contains("extern void say(const void *, __u64) __ksym;"), "{header}");
+}
+
+#[test]
+fn a_plug_in_is_verified_as_in_its_service() {
+    let verified = prints(0, &["verify", "--host", "examples/limit_host.json", "examples/limit.o"]);
+    assert!(verified.contains("limit: accepted") && verified.contains("home: accepted"), "{verified}");
+    // A host without the function, and one whose context has another field there.
+    let folder = Folder::new("verify");
+    let host = std::fs::read_to_string(root().join("examples/limit_host.json")).unwrap();
+    let silent = folder.file("silent.json", &host.replace("\"say\"", "\"tell\""));
+    let refused = prints(1, &["verify", "--host", &silent, "examples/limit.o"]);
+    assert!(refused.contains("host function `say` is not registered"), "{refused}");
+    let signed = host.replacen("\"int\": \"u32\"", "\"int\": \"i32\"", 1);
+    let signed = folder.file("signed.json", &signed);
+    let other = prints(0, &["verify", "--host", &signed, "examples/limit.o"]);
+    assert!(other.contains("accepted"), "a field that CO-RE finds is adapted: {other}");
+    let number = host.replace("\"bytes\": {\n            \"writable\": false,\n            \"null\": false,\n            \"shared\": true\n          }", "\"int\": \"u64\"");
+    assert_ne!(number, host);
+    let number = folder.file("number.json", &number);
+    let refused = prints(1, &["verify", "--host", &number, "examples/limit.o"]);
+    assert!(refused.contains("the host's function is `void say(__u64)`") && refused.contains("limit.c:"), "{refused}");
+}
+
+/// Host files of any content: the message has the file, and the line or the place.
+#[test]
+fn wrong_hosts_are_told_where() {
+    let folder = Folder::new("hosts");
+    let host = std::fs::read_to_string(root().join("examples/limit_host.json")).unwrap();
+    for (text, part) in [
+        (String::new(), "line 1 column 0"),
+        ("{".to_owned(), "line 1 column 1"),
+        ("[".repeat(10_000), "line 1"),
+        (host.replace("\"version\": 1", "\"version\": 9"), "version: 9 is not a version"),
+        (host.replace("\"client\"", "\"cli ent\""), "context.fields[0].name: "),
+        (host.replace("\"client\"", "\"cost\""), "context.fields[1].name: there are two fields `cost`"),
+        (host.replace("\"client\"", "7"), "line 7 column"),
+        (host.replace("\"steps\"", "\"stpes\""), "unknown field `stpes`"),
+    ] {
+        let path = folder.file("wrong.json", &text);
+        for args in [&["header", &path][..], &["verify", "--host", &path, "examples/limit.o"]] {
+            let message = fails(args);
+            assert!(message.contains("wrong.json") && message.contains(part), "{part}: {message}");
+        }
+    }
+}
+
+#[test]
+fn cases_pass() {
+    for engine in ["jit", "interp"] {
+        let text = prints(0, &["test", "examples/limit_test.toml", "--engine", engine]);
+        assert!(text.ends_with("4 passed, 0 failed\n"), "{text}");
+        assert!(
+            text.starts_with(
+                "pass  the request after the third is refused, and told  examples/limit_test.toml:6, 4 runs\n"
+            ),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn cases_fail_where_the_plug_in_does_otherwise() {
+    let folder = Folder::new("fail");
+    let path = folder.file(
+        "limit_test.toml",
+        r#"object = "limit.o"
+host = "limit_host.json"
+program = "limit"
+
+[[case]]
+name = "verdict & fields"
+run = [
+    { context = { client = 7 }, verdict = 1 },
+    { context = { client = 7 }, verdict = 0, after = { client = 8 } },
+]
+
+[[case]]
+name = "calls"
+program = "home"
+run = [{ verdict = 0, calls = [["say", "a house page"]] }]
+
+[[case]]
+name = "maps"
+expect.maps.seen = { 7 = 2, 8 = false, 9 = 1 }
+expect.records.events = ["00"]
+run = [{ context = { client = 7 } }, { context = { client = 8 } }]
+
+[[case]]
+name = "errors"
+program = "home"
+functions.say = ["the log is full"]
+run = [{ verdict = 0 }, { error = "the disk is full" }]
+
+[[case]]
+name = "no error"
+run = [{ error = "anything" }]
+"#,
+    );
+    let text = prints(1, &["test", &path]);
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("      ")).map(str::trim).collect();
+    let host = "host function failed at instruction";
+    assert_eq!(
+        lines[..6],
+        [
+            "line 8: run 1: the verdict is 0, not 1",
+            "line 9: run 2: `client` is 7, not 8",
+            r#"line 15: run 1: the calls are say("a home page"), not say("a house page")"#,
+            "`seen`, entry 7 is 1, not 2",
+            "`seen` has an entry 8: 1",
+            "`seen`, entry 9 is missing, not 1",
+        ]
+    );
+    assert_eq!(lines[6], r#"the records of `events` are [] (0), not ["00"]"#);
+    assert!(
+        lines[7].starts_with(&format!("line 27: run 1: {host}")) && lines[7].ends_with("the log is full"),
+        "{text}"
+    );
+    assert!(lines[8].starts_with(&format!("line 27: run 2: the error is `{host}")), "{text}");
+    assert_eq!(lines[9], "line 31: run 1: the verdict is 0, where an error was expected: anything");
+    assert!(text.ends_with("0 passed, 5 failed\n"), "{text}");
+
+    let report: serde_json::Value = serde_json::from_str(&prints(1, &["test", &path, "--json"])).unwrap();
+    assert_eq!((&report["passed"], &report["failed"]), (&0.into(), &5.into()));
+    assert_eq!(report["cases"][0]["failures"][0], "line 8: run 1: the verdict is 0, not 1");
+    let xml = folder.0.join("results.xml");
+    prints(1, &["test", &path, "--junit", xml.to_str().unwrap(), "--only", "verdict"]);
+    let xml = std::fs::read_to_string(xml).unwrap();
+    assert!(xml.contains(r#"tests="1" failures="1""#) && xml.contains(r#"name="verdict &amp; fields""#), "{xml}");
+}
+
+/// Clocks and random numbers are the case's, and each case begins anew.
+#[test]
+fn time_and_random_numbers_are_the_cases() {
+    let folder = Folder::new("time");
+    let object = root().join("crates/cli/tests/objects/clock.o");
+    std::fs::copy(object, folder.0.join("clock.o")).unwrap();
+    let path = folder.file(
+        "clock_test.toml",
+        r#"object = "clock.o"
+host = "limit_host.json"
+
+[[case]]
+name = "in turn"
+time = 5_000
+random = [7, 9]
+run = [
+    { verdict = 5_007 },
+    { verdict = 5_009 },
+    { time = 60_000_000_000, verdict = -129542137 },
+    { verdict = -129542135 },
+]
+
+[[case]]
+name = "of another case"
+run = [{ verdict = 0 }]
+"#,
+    );
+    let text = prints(0, &["test", &path]);
+    assert!(text.ends_with("2 passed, 0 failed\n"), "{text}");
+}
+
+/// Test files of any content: what does not exist, and values of the wrong type, are errors with their line.
+#[test]
+fn wrong_test_files_are_told_where() {
+    let folder = Folder::new("wrong");
+    let head = "object = \"limit.o\"\nhost = \"limit_host.json\"\nprogram = \"limit\"\n";
+    for (body, parts) in [
+        ("[[case]]\nname = 7", &["line 5", "invalid type: integer"][..]),
+        ("[[case]]\nname = \"a\"\nverdict = 1", &["line 6", "unknown field `verdict`"]),
+        ("[[case]\n", &["line 4"]),
+        ("", &["there is no case"]),
+        ("[[case]]\nname = \"a\"", &["line 4: case `a`", "it has no `[[case.run]]`"]),
+        ("[[case]]\nname = \"a\"\nprogram = \"b\"\nrun = [{}]", &["line 4: case `a`", "`b`", "limit, home"]),
+        (
+            "[[case]]\nname = \"a\"\nrun = [{ context = { clint = 1 } }]",
+            &["line 6", "no field `clint`", "client, cost, path"],
+        ),
+        ("[[case]]\nname = \"a\"\nrun = [{ context = { client = -1 } }]", &["line 6", "`client`", "-1 is no __u32"]),
+        ("[[case]]\nname = \"a\"\nrun = [{ context = { client = \"x\" } }]", &["line 6", "\"x\" is no number"]),
+        ("[[case]]\nname = \"a\"\nrun = [{ context = { path = 7 } }]", &["line 6", "`path`", "7 is neither text"]),
+        ("[[case]]\nname = \"a\"\nrun = [{ context = { path = { hex = \"0g\" } } }]", &["line 6", "not hex"]),
+        ("[[case]]\nname = \"a\"\nrun = [{ after = { coast = 1 } }]", &["line 6", "no field `coast`"]),
+        ("[[case]]\nname = \"a\"\nrun = [{ calls = [[\"tell\"]] }]", &["line 6", "no function `tell`"]),
+        ("[[case]]\nname = \"a\"\nrun = [{ calls = [[\"say\"]] }]", &["line 6", "`say` has 1 parameters"]),
+        ("[[case]]\nname = \"a\"\nrun = [{ calls = [[7]] }]", &["line 6", "an expected call is"]),
+        ("[[case]]\nname = \"a\"\nfunctions.tell = []\nrun = [{}]", &["line 4", "no function `tell`", "it has: say"]),
+        ("[[case]]\nname = \"a\"\nfunctions.say = [7]\nrun = [{}]", &["line 4", "`say`", "returns no number"]),
+        ("[[case]]\nname = \"a\"\nmaps.sene.1 = 1\nrun = [{}]", &["line 4", "no map `sene`"]),
+        ("[[case]]\nname = \"a\"\nmaps.seen.x = 1\nrun = [{}]", &["line 4", "map `seen`, key x", "not a number"]),
+        ("[[case]]\nname = \"a\"\nexpect.maps.sene.1 = 1\nrun = [{}]", &["line 4", "`sene`"]),
+        ("[[case]]\nname = \"a\"\nexpect.records.seen = []\nrun = [{}]", &["line 4", "no ring `seen`"]),
+    ] {
+        let path = folder.file("wrong.toml", &format!("{head}{body}"));
+        let message = fails(&["test", &path]);
+        for part in parts {
+            assert!(message.contains(part), "{body}\n{part}: {message}");
+        }
+        assert!(parts[0] == "there is no case" || message.contains("wrong.toml"), "{message}");
+    }
+    let path = folder.file("no_host.toml", "object = \"limit.o\"\n");
+    assert!(fails(&["test", &path]).contains("it names no host"));
+    let path = folder.file("binary.toml", "\u{0}\u{1}");
+    assert!(fails(&["test", &path]).contains("binary.toml"));
+}
+
+/// A plug-in that the host refuses fails its cases, with the verifier's message.
+#[test]
+fn a_refused_plug_in_fails_its_cases() {
+    let folder = Folder::new("refused");
+    let host = std::fs::read_to_string(root().join("examples/limit_host.json")).unwrap();
+    folder.file("limit_host.json", &host.replace("\"say\"", "\"tell\""));
+    let path = folder.file(
+        "t.toml",
+        "object = \"limit.o\"\nhost = \"limit_host.json\"\n[[case]]\nname = \"a\"\nprogram = \"home\"\nrun = [{}]\n",
+    );
+    let text = prints(1, &["test", &path]);
+    assert!(text.contains("host function `say` is not registered"), "{text}");
+}
+
+/// The cases of docs/book/how-to/test.md are right.
+#[test]
+fn the_documented_cases_pass() {
+    let text = std::fs::read_to_string(root().join("docs/book/how-to/test.md")).unwrap();
+    let (_, block) = text.split_once("```toml\n").unwrap();
+    let folder = Folder::new("documented");
+    let path = folder.file("limit_test.toml", block.split_once("```").unwrap().0);
+    assert!(prints(0, &["test", &path]).ends_with("2 passed, 0 failed\n"));
+}
