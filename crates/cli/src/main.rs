@@ -19,6 +19,7 @@ mod inspect;
 mod load;
 mod manual;
 mod maps;
+mod new;
 mod out;
 mod packets;
 mod plugin;
@@ -51,6 +52,7 @@ enum Command {
     Cases(cases::Args),
     Completions(manual::Completions),
     Man(manual::Man),
+    New(new::Args),
     Plugin(plugin::Args),
     Prove(prove::Args),
     Scenario(scenario::Args),
@@ -69,6 +71,7 @@ impl Command {
             Command::Cases(args) => cases::run(args),
             Command::Completions(args) => manual::completions(args, Args::command()),
             Command::Man(args) => manual::man(args, Args::command()),
+            Command::New(args) => new::run(args),
             Command::Plugin(args) => plugin::run(args),
             Command::Prove(args) => prove::run(args),
             Command::Scenario(args) => scenario::run(args),
@@ -91,6 +94,7 @@ impl Command {
             | Command::Completions(_)
             | Command::Header(_)
             | Command::Man(_)
+            | Command::New(_)
             | Command::Plugin(_)
             | Command::Scenario(_) => false,
         }

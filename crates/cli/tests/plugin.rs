@@ -279,12 +279,105 @@ fn a_refused_plug_in_fails_its_cases() {
     assert!(text.contains("host function `say` is not registered"), "{text}");
 }
 
-/// The cases of docs/book/how-to/test.md are right.
+/// The cases of docs/book/how-to/outside.md are right.
 #[test]
 fn the_documented_cases_pass() {
-    let text = std::fs::read_to_string(root().join("docs/book/how-to/test.md")).unwrap();
+    let text = std::fs::read_to_string(root().join("docs/book/how-to/outside.md")).unwrap();
     let (_, block) = text.split_once("```toml\n").unwrap();
     let folder = Folder::new("documented");
     let path = folder.file("limit_test.toml", block.split_once("```").unwrap().0);
     assert!(prints(0, &["test", &path]).ends_with("2 passed, 0 failed\n"));
+}
+
+/// The C compiler, if there is one that compiles for BPF with the headers of the kernel and of libbpf.
+fn clang(folder: &Path) -> Option<&'static str> {
+    let probe = folder.join("probe.c");
+    std::fs::write(&probe, "#include <linux/bpf.h>\n#include <linux/types.h>\n#include <bpf/bpf_helpers.h>\n").unwrap();
+    ["clang", "clang-22", "clang-19"].into_iter().find(|clang| {
+        let mut command = std::process::Command::new(clang);
+        command.args(["-target", "bpf", "-c", "probe.c", "-o", "probe.o"]).current_dir(folder);
+        let multiarch = format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH);
+        command.arg(multiarch).output().is_ok_and(|output| output.status.success())
+    })
+}
+
+/// A project as a stranger develops it: made, tested; refused, with the messages that its README has; mended.
+#[test]
+fn a_project_is_made_refused_and_mended() {
+    let folder = Folder::new("new");
+    let has_make = std::process::Command::new("make").arg("--version").output().is_ok();
+    let Some(clang) = clang(&folder.0).filter(|_| has_make && cfg!(target_arch = "x86_64")) else {
+        bpf_testkit::skipped(
+            "a project of `bpf new`",
+            &"no clang for BPF with libbpf's headers, or no make, or emulated",
+        );
+        return;
+    };
+    let new = |args: &[&str]| {
+        let mut command = bpf_testkit::command(env!("CARGO_BIN_EXE_bpf"));
+        command.arg("new").args(args).current_dir(&folder.0).env("RUST_BACKTRACE", "0").output().unwrap()
+    };
+    let make = |project: &str| {
+        let mut command = std::process::Command::new("make");
+        command.arg(format!("CLANG={clang}")).arg(format!("BPF={}", env!("CARGO_BIN_EXE_bpf")));
+        let output = command.current_dir(folder.0.join(project)).env("LC_ALL", "C").output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(text).unwrap())
+    };
+    assert!(new(&["guard"]).status.success());
+    let (passed, text) = make("guard");
+    assert!(passed && text.contains("guard: accepted") && text.contains("2 passed, 0 failed"), "{text}");
+
+    let readme = std::fs::read_to_string(folder.0.join("guard/README.md")).unwrap();
+    let mut messages = readme.split("```text\n").skip(1).map(|block| block.split_once("\n```").unwrap().0);
+    // A mistake in a file: the message of the README, and the place.
+    let mistake = |file: &str, from: &str, to: &str, message: &str, place: &str| {
+        let path = folder.0.join("guard").join(file);
+        let good = std::fs::read_to_string(&path).unwrap();
+        assert_ne!(good.replace(from, to), good, "{from}");
+        std::fs::write(&path, good.replace(from, to)).unwrap();
+        let (passed, text) = make("guard");
+        assert!(!passed && text.contains(message) && text.contains(place), "{message}, {place}: {text}");
+        std::fs::write(&path, good).unwrap();
+    };
+    let mut next = || messages.next().unwrap();
+    mistake("guard.c", "path + 1 <= request->path_end && ", "", next(), "guard.c:24: if (path[0] == '/')");
+    let entry = "\tif (!count) {\n\t\tbpf_map_update_elem(&seen, &client, &one, BPF_ANY);\n\t\treturn ALLOW;\n\t}\n";
+    mistake("guard.c", entry, "", next(), "guard.c:28");
+    mistake("guard.c", "request->cost = price", "request->client = price", next(), "guard.c:25");
+    let (passed, text) = make("guard");
+    assert!(passed, "mended: {text}");
+
+    // The service's next version takes a wider number; the plug-in is not compiled anew.
+    let host = std::fs::read_to_string(folder.0.join("guard/host.json")).unwrap();
+    let at = host.find("\"price\"").unwrap();
+    let wider = host[..at].to_owned() + &host[at..].replacen("\"int\": \"u32\"", "\"int\": \"u64\"", 1);
+    let wider = folder.file("wider.json", &wider);
+    let object = folder.0.join("guard/guard.o");
+    let refused = prints(1, &["verify", "--host", &wider, object.to_str().unwrap()]);
+    assert!(refused.contains(next()) && refused.contains("guard.c:25"), "{refused}");
+    // Compiled anew it is accepted.
+    std::fs::copy(&wider, folder.0.join("guard/host.json")).unwrap();
+    let (passed, text) = make("guard");
+    assert!(passed, "upgraded: {text}");
+    mistake("guard_test.toml", "verdict = 0, calls", "verdict = 1, calls", next(), "line 10: run 1");
+    assert_eq!(messages.next(), None, "a message that no mistake here shows");
+
+    // For another host, and where something of that name is already.
+    let host = root().join("examples/limit_host.json");
+    assert!(new(&["other", "--host", host.to_str().unwrap()]).status.success());
+    let (passed, text) = make("other");
+    assert!(passed && text.contains("1 passed, 0 failed"), "{text}");
+    for (args, part) in [
+        (&["guard"][..], "cannot make the folder guard"),
+        (&["a-b"], "is no name in C"),
+        (&["../x"], "is no name in C"),
+        (&["int"], "choose another"),
+        (&["fresh", "--host", "none.json"], "none.json"),
+    ] {
+        let output = new(args);
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && message.contains(part), "{args:?}: {message}");
+    }
+    assert!(!folder.0.join("fresh").exists());
 }
