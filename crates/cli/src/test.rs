@@ -71,10 +71,10 @@ struct Case {
     /// Results of functions of the host, in the order of the calls; the last one is repeated.
     #[serde(default)]
     functions: BTreeMap<String, Vec<Value>>,
-    /// What clocks return, in nanoseconds.
+    /// The time that clocks return, in nanoseconds.
     #[serde(default)]
     time: u64,
-    /// What `bpf_get_prandom_u32` returns, in turn and from the start again; 0 if empty.
+    /// The numbers that `bpf_get_prandom_u32` returns, in turn and from the start again; 0 if empty.
     #[serde(default)]
     random: Vec<u32>,
     #[serde(default)]
@@ -92,7 +92,7 @@ struct Run {
     /// Fields of the context; all others are zero or empty.
     #[serde(default)]
     context: BTreeMap<String, Value>,
-    /// What clocks return from this run on.
+    /// The time that clocks return from this run on.
     time: Option<u64>,
     /// The result.
     verdict: Option<i64>,
@@ -105,7 +105,7 @@ struct Run {
     calls: Option<Vec<Vec<Value>>>,
 }
 
-/// What is expected after the last run.
+/// The expected contents of maps after the last run.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct Expect {
@@ -126,7 +126,7 @@ struct Outcome {
     program: String,
     runs: usize,
     passed: bool,
-    /// What was not as expected, each with its line in the test file.
+    /// The differences from the expected results, each with its line in the test file.
     failures: Vec<String>,
 }
 
@@ -215,7 +215,7 @@ enum Argument {
     Null,
 }
 
-/// What the functions of the host share with the case.
+/// State that the functions of the host share with the case.
 #[derive(Default)]
 struct Mocks {
     /// The calls of the run, in order.
@@ -449,7 +449,7 @@ impl Test<'_> {
     }
 }
 
-/// What a mocked function does in a call.
+/// The effect of one call of a mocked function.
 #[derive(Clone)]
 enum Mocked {
     Returns(u64),

@@ -94,8 +94,8 @@ impl<H> Described<H> {
 /// The C function of a described function.
 ///
 /// # Safety
-/// `ctx` must be the [`RunCtx`] of a [`Run`] whose host is an `H`, and `ctx.host_env` point to a `Described<H>`, of whose
-/// kinds the registers must be.
+/// `ctx` must be the [`RunCtx`] of a [`Run`] whose host is an `H`, and `ctx.host_env` point to a `Described<H>`, of
+/// whose kinds the registers must be.
 unsafe extern "C" fn shim<H: 'static>(r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, ctx: *mut RunCtx) -> u64 {
     let result = {
         // SAFETY: the linker binds this shim as a function with a run, so `ctx` is the first field of this thread's

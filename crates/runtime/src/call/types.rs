@@ -1,9 +1,10 @@
 //! The C types of host functions, and their comparison with the prototypes that objects declare.
 //!
-//! Problem: a plug-in declares the functions that it calls (`extern __u64 emit(__u64) __ksym;`), in a header that may be
-//! older than the host. The verifier proves that a call is safe, not that both sides mean the same argument. Approach:
-//! the registered function's registers are compared with the parameters of the BTF prototype: their number, numbers
-//! with numbers and pointers with pointers, the size of each integer, and the size of a structure behind a pointer.
+//! Problem: a plug-in declares the functions that it calls (`extern __u64 emit(__u64) __ksym;`), in a header that may
+//! be older than the host. The verifier proves that a call is safe, not that both sides mean the same argument.
+//! Approach: the registered function's registers are compared with the parameters of the BTF prototype: their number,
+//! numbers with numbers and pointers with pointers, the size of each integer, and the size of a structure behind a
+//! pointer.
 //!
 //! Invariant: where an object declares the prototype of a function of the host, a program that calls it is loaded only
 //! if the two agree. Signedness is not compared: registers of one size hold the same bits. Lengths may be declared of

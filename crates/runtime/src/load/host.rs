@@ -246,7 +246,8 @@ impl FunctionInterface {
         HelperProto { effect, ..prototype(self.id.unwrap_or(0), &self.name, args, ret) }
     }
 
-    /// The kinds of registers, and which are integers. Parameters beyond the fifth register are left out: [`FunctionInterface::check`].
+    /// The kinds of registers, and which are integers. Parameters beyond the fifth register are left out:
+    /// [`FunctionInterface::check`].
     fn types(&self) -> Types {
         let mut args = [ArgKind::None; 5];
         let mut ints = IntTypes { args: [None; 5], ret: None };
@@ -337,8 +338,8 @@ fn wrong<T>(place: impl Into<String>, problem: impl Into<String>) -> Result<T, H
 
 impl<H: 'static> Linker<H> {
     /// Describes the host to authors of plug-ins on context `C`: the context, the registered functions, and the limits
-    /// of the engine. With the feature `serde` a description can be written to a file, from which `bpf header` makes the
-    /// C header, and with which `bpf verify --host` gives the verdict of this linker.
+    /// of the engine. With the feature `serde` a description can be written to a file, from which `bpf header` makes
+    /// the C header, and with which `bpf verify --host` gives the verdict of this linker.
     ///
     /// ```
     /// # use bpf_runtime::{BpfContext, Caller, Config, Engine, Linker};
@@ -388,10 +389,10 @@ impl<H: 'static> Linker<H> {
         })
     }
 
-    /// Registers a function as described, with any body: what a tool has in the place of the service's closure. The body
-    /// is given one value for each parameter. Its result is cut to the described type; it is ignored for functions that
-    /// return nothing, and 0 (null) for functions that return memory. A function that never returns ends the run after
-    /// its body.
+    /// Registers a function as described, with any body: what a tool has in the place of the service's closure. The
+    /// body is given one value for each parameter. Its result is cut to the described type; it is ignored for functions
+    /// that return nothing, and 0 (null) for functions that return memory. A function that never returns ends the run
+    /// after its body.
     ///
     /// # Errors
     /// [`LinkError`] if the id or the name is taken or reserved, or if the description is none of a function
@@ -697,8 +698,8 @@ fn leak(of: &StructInterface) -> (&'static str, &'static [Member], u32) {
     (text(&of.name), Vec::leak(members), offset)
 }
 
-/// A field of a [`HostContextBuff`]: a number, an array of numbers, or a byte slice. Fields of nested structs have names
-/// of several parts, `outer.inner`.
+/// A field of a [`HostContextBuff`]: a number, an array of numbers, or a byte slice. Fields of nested structs have
+/// names of several parts, `outer.inner`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostField {
     /// Its name.
@@ -758,8 +759,8 @@ impl HostContextBuff {
         Some((&self.fields[at], before))
     }
 
-    /// Returns the bytes of a field: those of the numbers, in the machine's order, or of the slice. `None` if there is no
-    /// such field.
+    /// Returns the bytes of a field: those of the numbers, in the machine's order, or of the slice. `None` if there is
+    /// no such field.
     pub fn get(&self, name: &str) -> Option<Vec<u8>> {
         let (field, slice) = self.find(name)?;
         match field.ty {
@@ -771,8 +772,8 @@ impl HostContextBuff {
         }
     }
 
-    /// Sets a field: the bytes of its numbers, as many as it has, or those of its slice. Returns whether there is such a
-    /// field, of that size.
+    /// Sets a field: the bytes of its numbers, as many as it has, or those of its slice. Returns whether there is such
+    /// a field, of that size.
     pub fn set(&mut self, name: &str, bytes: &[u8]) -> bool {
         let Some((field, slice)) = self.find(name) else { return false };
         match field.ty {

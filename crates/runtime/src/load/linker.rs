@@ -89,7 +89,7 @@ impl<H> fmt::Debug for Linker<H> {
     }
 }
 
-/// What is known of a closure by its type: its arguments, its result, and which of them are integers.
+/// A closure's prototype by its type: its arguments, its result, and which of them are integers.
 pub(super) type Types = ([ArgKind; 5], Ret, IntTypes);
 
 fn types<H, Args, F: IntoHostFn<H, Args>>(_: &F) -> Types {
@@ -124,11 +124,11 @@ impl<H: 'static> Linker<H> {
         self
     }
 
-    /// Registers a host function by name: plug-ins declare it (`extern __u64 emit(__u64) __ksym;`) and call it. Its types
-    /// are the prototype that calls are verified against. The prototype that an object declares is compared with it by
-    /// BTF ([`LoadError::HostPrototype`]): the number of arguments, numbers and pointers, and the sizes of integers. Two
-    /// parameters declare a byte slice, a pointer and a length. A function that returns `Result<Infallible, HelperError>`
-    /// always ends the run.
+    /// Registers a host function by name: plug-ins declare it (`extern __u64 emit(__u64) __ksym;`) and call it. Its
+    /// types are the prototype that calls are verified against. The prototype that an object declares is compared with
+    /// it by BTF ([`LoadError::HostPrototype`]): the number of arguments, numbers and pointers, and the sizes of
+    /// integers. Two parameters declare a byte slice, a pointer and a length. A function that returns
+    /// `Result<Infallible, HelperError>` always ends the run.
     ///
     /// ```
     /// # use bpf_runtime::{Caller, Config, Engine, Linker};
