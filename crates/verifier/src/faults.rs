@@ -108,6 +108,8 @@ mod with {
         RemainderForgotten,
         /// A number at a distance from its name is divided as if it were the named number.
         SplitForgetsDistance,
+        /// A multiple is shifted to the right by one bit more than it was.
+        MultipleShiftedMore,
         /// A number that was loaded from a region is taken to be there still after a store to one.
         SeenSurvivesStores,
         /// A number that decides a branch is not marked as needed exactly.
@@ -410,6 +412,7 @@ mod with {
         ];
         /// Faults in sums and differences of numbers that a loop moves (`tests/loops_faults.rs`).
         pub const OF_SUMS: &[Fault] = &[
+            Fault::MultipleShiftedMore,
             Fault::RelationsUnchecked,
             Fault::RelationsByOldNames,
             Fault::DifferencesWrapEarly,

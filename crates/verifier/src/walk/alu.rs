@@ -166,6 +166,7 @@ impl Walk<'_> {
         if self.masks_nothing(width, op, dst, src) || (self.loops.related && self.cut(width, op, dst, src)) {
             return true;
         }
+        self.bound_minuend(width, op, dst, src);
         self.name_parts(op, dst, src);
         self.name_multiple(op, dst, src);
         let wrap = self.may_wrap(width, op, dst, src);
@@ -271,6 +272,7 @@ impl Walk<'_> {
             && v.id != 0
             && let Some(n) = v.n.meet(&Scalar::unsigned(0, most))
         {
+            self.loops.see_assumed();
             self.state.bound_by(&Value { n, ..v });
         }
     }
@@ -446,6 +448,27 @@ impl Walk<'_> {
         let next = || self.insns.get(self.pc.index() + 1);
         matches!(by, Src::Imm(..0))
             && matches!(next(), Some(Insn::JumpIf { dst: r, src: Src::Imm(..0), .. }) if *r == dst)
+    }
+
+    /// Bounds a number from which a constant is subtracted from below, if all facts together show that the difference
+    /// does not wrap (`n - 1 - i` in a loop up to `n / 2`).
+    fn bound_minuend(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) {
+        let (AluOp::Add, Src::Imm(i @ ..0)) = (op, src) else { return };
+        let d = *self.state.reg(dst);
+        let by = u64::from(i.unsigned_abs());
+        if !self.loops.related || !d.is_scalar() || d.id == 0 || d.n.umin() >= by || d.n.umax() < by {
+            return;
+        }
+        let least = || Form::constant(by.into()).plus(&Form::of(&d)?, -1);
+        let fits = width == Width::W64 || d.is_short();
+        if fits && self.loops.may_ask() && least().is_some_and(|f| self.state.proves(&f)) {
+            // Later proofs may rest on the facts from which this follows.
+            self.decides();
+            self.scratch.prune.sums = true;
+            if let Some(n) = d.n.meet(&Scalar::unsigned(by, u64::MAX)) {
+                self.state.bound_by(&Value { n, ..d });
+            }
+        }
     }
 
     fn numbers_in_place(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {

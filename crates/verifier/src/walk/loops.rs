@@ -311,6 +311,11 @@ impl Engine {
         }
     }
 
+    /// Notes that the current havocked iterations assume that a number fits a cast.
+    pub(super) fn see_assumed(&mut self) {
+        self.open.iter_mut().filter(|a| a.phase == Phase::Loose).for_each(|a| a.assumed = true);
+    }
+
     /// Whether the current walk assumes that no number wraps.
     pub(super) fn assumes(&self) -> bool {
         self.loose > 0 && !self.open.iter().any(|a| a.phase == Phase::Loose && a.wraps)
@@ -461,6 +466,7 @@ impl Walk<'_> {
             blends,
             steps: 0,
             wraps: false,
+            assumed: false,
             fills: Vec::new(),
             notes: None,
         });
@@ -604,7 +610,7 @@ impl Walk<'_> {
         let pool = &mut self.scratch.pool;
         let checked = Guess::new(&a.entry, &a.shape, (a.k, a.id, false), self.env, &mut self.next_id, pool);
         let Some(mut checked) = checked else { return self.fail(i, LoopFailure::Unlike) };
-        if !checked.settle(&mut g, &mut self.next_id) {
+        if !checked.settle(&mut g, self.loops.related, &mut self.next_id) {
             let why = if g.ends() { LoopFailure::Unlike } else { LoopFailure::Endless };
             a.guess = Some(g);
             return self.fail(i, why);
@@ -741,6 +747,9 @@ impl Walk<'_> {
                 }
             } else if a.related && !a.distant {
                 a.distant = true;
+            } else if self.loops.related && a.assumed && !a.wraps {
+                // A number that was assumed to fit a cast may have more bits in a later round.
+                (a.wraps, a.tries) = (true, 0);
             } else {
                 return self.give_up(i, why);
             }

@@ -269,6 +269,12 @@ impl State {
         Some((a, 0))
     }
 
+    /// Whether the name is that of a loop's round, or of a number on a loop's line.
+    fn counts_rounds(&self, id: u32) -> bool {
+        let mut marks = self.frames.iter().flat_map(|f| &f.loops);
+        marks.any(|m| m.k.id == id || m.lines.iter().any(|l| l.x == id))
+    }
+
     /// The names of remainder and quotient of `V(x) + ahead` by `scale` (or of the parts that a mask and a shift
     /// yield).
     fn split(&mut self, (x, ahead): (u32, i32), scale: i64, next_id: &mut u32) -> (u32, u32) {
@@ -440,6 +446,11 @@ fn splits(state: &State, d: &Value, further: bool) -> bool {
     d.id != 0 && d.scale == 1 && d.n.umax() <= MAX_SPLIT && (d.delta == 0 || state.in_guessed_loop() || further)
 }
 
+/// [`splits`], for a multiple of a named number.
+fn divides(state: &State, d: &Value, further: bool) -> bool {
+    d.scale > 1 && splits(state, &Value { scale: 1, ..*d }, further)
+}
+
 /// Whether a shift leaves a single bit: the carry of a sum, as in a folded checksum. A comparison of that bit with 0
 /// then bounds the sum on both sides.
 fn carries(op: AluOp, d: &Value, s: &Value) -> bool {
@@ -500,17 +511,27 @@ pub(super) fn result_name(
             let (rest, quotient) = state.split((d.id, d.delta), c, next_id);
             Some((if op == AluOp::Div { quotient } else { rest }, 1, 0))
         }
-        // A multiple is divided under a name of its own: `gap * 10 / 13`.
-        AluOp::Div if d.id != 0 && d.scale > 1 && d.delta == 0 && d.n.umax() <= MAX_SPLIT => {
-            let c = s.n.as_const().and_then(|c| i64::try_from(c).ok()).filter(|c| (2..=MAX_DIVISOR).contains(c))?;
+        // A multiple is divided under a name of its own: `gap * 10 / 13`, `(12 * k) >> 3`.
+        AluOp::Div | AluOp::Rsh if divides(state, d, further) && (related || (op == AluOp::Div && d.delta == 0)) => {
+            let by = s.n.as_const()?;
+            let by = if op == AluOp::Rsh {
+                1u64.checked_shl(u32::try_from(by).ok()? + u32::from(planted!(MultipleShiftedMore)))?
+            } else {
+                by
+            };
+            let c = i64::try_from(by).ok().filter(|c| (2..=MAX_DIVISOR).contains(c))?;
             let (whole, apart) = state.name_sum((d.id, d.id, d.scale - 1), 0, i64::MAX, next_id)?;
+            let apart = apart.checked_add(d.delta)?;
             // Other values that are the multiple get that name, too. Otherwise nothing would hold the name, and no
-            // bound of the multiple would bound the quotient.
-            state.each_value_mut(|v| {
-                if v.is_scalar() && (v.id, v.scale, v.delta) == (d.id, d.scale, 0) {
-                    *v = v.renamed(whole, 1, apart);
-                }
-            });
+            // bound of the multiple would bound the quotient. Places of a loop that count its rounds keep the name by
+            // which the next round is recognised; the sum bounds them.
+            if !state.counts_rounds(d.id) {
+                state.each_value_mut(|v| {
+                    if v.is_scalar() && (v.id, v.scale, v.delta) == (d.id, d.scale, d.delta) {
+                        *v = v.renamed(whole, 1, apart);
+                    }
+                });
+            }
             let (_, quotient) = state.split((whole, apart), c, next_id);
             Some((quotient, 1, 0))
         }

@@ -748,6 +748,22 @@ fn each_fault_of_sums_is_found() {
              goto a
              out:"
         }
+        // An eighth of the place, of which each byte of the buffer has sixteen.
+        Fault::MultipleShiftedMore => {
+            "r2 <<= 4
+             if r2 < 12 goto out
+             r4 = 0
+             a: r5 = r4
+             r5 >>= 3
+             r6 = r1
+             r6 += r5
+             r0 = *(u8 *)(r6 + 0)
+             r5 = r4
+             r5 += 24
+             r4 += 12
+             if r5 <= r2 goto a
+             out:"
+        }
         // The product of the round before, which is 0 in the first round.
         Fault::ProductsStay => {
             "r3 = *(u8 *)(r1 + 0)

@@ -896,3 +896,82 @@ fn what_a_line_begins_with_may_be_beyond_64_bits() {
     // Four times it is a number: 2^64 - 4 at most. Therefore r8 is above r7 in five rounds only.
     accepted(&FALLS_FROM_FAR.replace("0x40000000000003e7", "0x3fffffffffffffff"));
 }
+
+/// Numbers of twelve bits, packed, as clang compiles `pos + 12 <= 8 * len`: the place in bits is a multiple of the
+/// round, and its end is below a multiple of the length.
+const PACKED: &str = ";raw
+    r0 = 0
+    r2 <<= 3
+    if r2 < 12 goto out
+    r4 = 0
+    r3 = 0
+    a: r5 = r4
+    r5 >>= 3
+    r6 = r1
+    r6 += r5
+    r5 = *(u8 *)(r6 + 1)
+    r6 = *(u8 *)(r6 + 0)
+    w6 <<= 8
+    w6 |= w5
+    w5 = w4
+    w5 ^= -1
+    w5 &= 4
+    w6 >>= w5
+    r0 += r6
+    r3 += 12
+    r5 = r4
+    r5 += 24
+    r4 = r3
+    if r5 > r2 goto out
+    goto a
+    out: exit";
+
+#[test]
+fn a_place_in_bits_is_below_a_multiple_of_the_length() {
+    accepted(PACKED);
+    // The last byte is one further.
+    refused(&PACKED.replace("(r6 + 1)", "(r6 + 2)"));
+    // The next place is tested, and not its end.
+    refused(&PACKED.replace("r5 += 24", "r5 += 12"));
+    // The first place is tested less.
+    refused(&PACKED.replace("if r2 < 12", "if r2 < 8"));
+    // A byte has as many bits as that, or the place as many bytes.
+    refused(&PACKED.replace("r2 <<= 3", "r2 <<= 4"));
+    refused(&PACKED.replace("r5 >>= 3", "r5 >>= 2"));
+    // The place moves by more than what is tested.
+    refused(&PACKED.replace("r3 += 12", "r3 += 17"));
+}
+
+/// A buffer that is compared with itself backwards, as clang compiles `p[i] != p[n - 1 - i]` for `i < n / 2`.
+const MIRRORED: &str = ";raw
+    r0 = 1
+    if r2 < 2 goto out
+    r3 = r2
+    r3 >>= 1
+    r4 = 0
+    r2 += -1
+    goto b
+    a: r2 += -1
+    r4 += 1
+    if r4 >= r3 goto out
+    b: r5 = r1
+    r5 += r4
+    r0 = r1
+    r0 += r2
+    r6 = *(u8 *)(r0 + 0)
+    r5 = *(u8 *)(r5 + 0)
+    r0 = 0
+    if w5 == w6 goto a
+    out: exit";
+
+#[test]
+fn a_place_from_the_end_does_not_fall_below_the_start() {
+    accepted(MIRRORED);
+    // The byte behind it.
+    refused(&MIRRORED.replace("(r0 + 0)", "(r0 + 1)"));
+    // It falls twice as fast, or the loop ends at the end.
+    refused(&MIRRORED.replace("a: r2 += -1", "a: r2 += -3"));
+    refused(&MIRRORED.replace("r3 >>= 1", "r3 <<= 1"));
+    // It begins at the end.
+    refused(&MIRRORED.replace("    r2 += -1\n    goto b", "    goto b"));
+}

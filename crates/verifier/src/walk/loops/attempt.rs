@@ -91,8 +91,10 @@ pub(super) struct Attempt {
     pub(super) blends: Blends,
     /// The step at which a havocked iteration ends at the latest.
     pub(super) steps: u64,
-    /// Whether numbers may wrap in a havocked iteration, because nothing came back from one in which they could not.
+    /// Whether numbers may wrap in a havocked iteration, because nothing came back from one in which they could not, or
+    /// no candidate held that was found so. `assumed`: whether one of them assumed that a number fits a cast.
     pub(super) wraps: bool,
+    pub(super) assumed: bool,
     /// Stores that each round moves by as much as they write: the frame, the distance moved, and the first place.
     pub(super) fills: Vec<(u8, i16, i64)>,
     pub(super) notes: Option<Notes>,

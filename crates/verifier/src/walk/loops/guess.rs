@@ -33,7 +33,7 @@ use crate::integer::line_fits;
 use crate::scalar::Scalar;
 use crate::state::{Line, Mark, Pool, Room, Round, State};
 use crate::tnum::ones;
-use crate::value::{Ty, Value, Why, len_id};
+use crate::value::{FIRST_FREE_ID, Ty, Value, Why, len_id};
 use crate::walk::linear::Form;
 use crate::walk::pointers::size_of;
 use join::{Widen, merge};
@@ -540,8 +540,8 @@ impl Guess {
     }
 
     /// Joins what entered with what came back to the havocked candidate, and takes over its observations about order.
-    /// `false` if no path came back in a usable way.
-    pub(super) fn settle(&mut self, loose: &mut Guess, next_id: &mut u32) -> bool {
+    /// `false` if no path came back in a usable way. `related`: whether relations are used everywhere.
+    pub(super) fn settle(&mut self, loose: &mut Guess, related: bool, next_id: &mut u32) -> bool {
         loose.each_side(|_| {});
         if !loose.came_back() {
             return true;
@@ -572,11 +572,38 @@ impl Guess {
                 names.push((t.line_id(), v.line_id()));
             }
         }
+        let first = self.first_name.min(loose.first_name);
+        if let Some(back) = loose.back.as_ref().filter(|_| related) {
+            self.define_sums(back, first, &mut names, next_id);
+        }
         let joined = loose.back.as_ref().is_none_or(|back| self.settle_begun(back, &loose.still, &names, next_id));
         self.settle_sides(loose, &names, next_id);
         self.each_side(|g| g.order_entry(&loose.measures));
         self.measures = Measures::default();
         joined
+    }
+
+    /// Names the sums of unchanged numbers that a fact of the havocked iteration is about (`pos + 12 <= 8 * len`): such
+    /// a sum is the same number in all rounds, but was first named inside the loop.
+    ///
+    /// Claim: the candidate still covers what entered. Proof: the new name is defined by the sum, exists nowhere else,
+    /// and both parts are numbers or lengths of regions that the entry state knows, so they are not negative.
+    fn define_sums(&mut self, back: &State, first: u32, names: &mut Vec<(u32, u32)>, next_id: &mut u32) {
+        let known = |state: &State, id: u32| match id {
+            ..FIRST_FREE_ID => state.min_len.get((id as usize).wrapping_sub(1)).is_some(),
+            _ => id < first && places(state).any(|p| look(state, p).is_some_and(|v| v.is_scalar() && v.id == id)),
+        };
+        for t in back.sums.iter().filter(|t| t.s >= first && !t.split && t.delta == 0) {
+            let asked = back.room.iter().any(|f| f.id == t.s || f.hi == t.s);
+            let Ok(scale) = i16::try_from(t.scale) else { continue };
+            if !asked || !known(&self.state, t.a) || !known(&self.state, t.b) || names.iter().any(|(id, _)| *id == t.s)
+            {
+                continue;
+            }
+            if let Some((id, 0)) = self.state.name_sum((t.a, t.b, scale), 0, i64::MAX, next_id) {
+                names.push((t.s, id));
+            }
+        }
     }
 
     /// [`Guess::settle`] for the side that entered. `names`: pairs of a name in the havocked candidate and this
