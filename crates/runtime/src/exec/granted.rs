@@ -27,6 +27,8 @@ struct Extent<'p> {
     locks: Option<Locks>,
     /// It is a record that was reserved.
     record: bool,
+    /// The run itself keeps it, also while it sleeps.
+    lasts: bool,
     /// From one value to the next, if it is of values, and the fields of each that own objects.
     owned: (u64, &'p [OwnedField]),
 }
@@ -130,10 +132,15 @@ impl<'p> Granted<'p> {
         self.add(values(start, len, len, def));
     }
 
-    /// All values of an array.
+    /// A value of an array that the program refers to.
+    pub(crate) fn add_lasting_value(&mut self, start: u64, len: u64, def: &'p MapDef) {
+        self.add(Extent { lasts: true, ..values(start, len, len, def) });
+    }
+
+    /// All values of an array that the program refers to.
     pub(crate) fn add_array(&mut self, start: u64, len: u64, stride: u64, def: &'p MapDef) {
         // Never among those apart: its values may be added one by one too.
-        let extent = values(start, len, stride, def);
+        let extent = Extent { lasts: true, ..values(start, len, stride, def) };
         self.kptrs |= !extent.owned.1.is_empty();
         if !self.others.contains(&extent) {
             self.others.push(extent);
@@ -142,13 +149,13 @@ impl<'p> Granted<'p> {
 
     /// Memory that a host function returned, and that stays for the run.
     pub(crate) fn add_returned(&mut self, start: u64, len: u64, write: bool) {
-        self.add(Extent { start, len, read: true, write, locks: None, record: false, owned: (0, &[]) });
+        self.add(Extent { start, len, read: true, write, locks: None, record: false, lasts: false, owned: (0, &[]) });
     }
 
     /// An object of the program's, with its lock, if it has one, and whether that is a resilient one.
     pub(crate) fn add_object(&mut self, start: u64, len: u64, lock: Option<(u32, bool)>) {
         let locks = lock.map(|(at, resilient)| Locks { first: at.into(), stride: len.max(1), resilient });
-        self.add(Extent { start, len, read: true, write: true, locks, record: false, owned: (0, &[]) });
+        self.add(Extent { start, len, read: true, write: true, locks, record: false, lasts: false, owned: (0, &[]) });
     }
 
     /// Grants the memory of a dynptr's slice to the end of the run. Only the verifier proves the shorter lifetime of a
@@ -159,7 +166,16 @@ impl<'p> Granted<'p> {
 
     /// A record that was reserved.
     pub(crate) fn add_record(&mut self, start: u64, len: u64) {
-        self.add(Extent { start, len, read: true, write: true, locks: None, record: true, owned: (0, &[]) });
+        self.add(Extent {
+            start,
+            len,
+            read: true,
+            write: true,
+            locks: None,
+            record: true,
+            lasts: false,
+            owned: (0, &[]),
+        });
     }
 
     /// Takes a record back; `false` if there is none at this address.
@@ -173,7 +189,16 @@ impl<'p> Granted<'p> {
 
     /// The key that a callback is given, until [`Granted::take_key`].
     pub(crate) fn add_key(&mut self, start: u64, len: u64) {
-        self.keys.push(Extent { start, len, read: true, write: false, locks: None, record: false, owned: (0, &[]) });
+        self.keys.push(Extent {
+            start,
+            len,
+            read: true,
+            write: false,
+            locks: None,
+            record: false,
+            lasts: false,
+            owned: (0, &[]),
+        });
     }
 
     /// The callback has returned.
@@ -208,6 +233,21 @@ impl<'p> Granted<'p> {
     /// The inner map at this address.
     pub(crate) fn inner(&self, address: u64) -> Option<&'p MapDef> {
         self.inner.get(&address).copied()
+    }
+
+    /// Says that the run keeps all that it has been granted so far, also while it sleeps.
+    pub(crate) fn keep(&mut self) {
+        self.apart.values_mut().chain(&mut self.others).for_each(|extent| extent.lasts = true);
+    }
+
+    /// Ends the grants that do not outlast a call that sleeps: memory and maps that others may free meanwhile.
+    pub(crate) fn sleep(&mut self) {
+        self.apart.retain(|_, extent| extent.lasts);
+        self.others.retain(|extent| extent.lasts);
+        self.inner.clear();
+        let (apart, others) = (&self.apart, &self.others);
+        let is_kept = |at: u64| apart.contains_key(&at) || others.iter().any(|extent| extent.start == at);
+        self.sockets.retain(|(at, _)| is_kept(*at));
     }
 
     /// A record of a user ring buffer is given to a callback.
@@ -245,7 +285,7 @@ fn values(start: u64, len: u64, stride: u64, def: &MapDef) -> Extent<'_> {
     let (read, write) = def.program_rights();
     let resilient = def.resilient_lock;
     let locks = def.spin_lock.map(|at| Locks { first: at.into(), stride: stride.max(1), resilient });
-    Extent { start, len, read, write, locks, record: false, owned: (stride, def.owned_fields()) }
+    Extent { start, len, read, write, locks, record: false, lasts: false, owned: (stride, def.owned_fields()) }
 }
 
 #[cfg(test)]
@@ -273,6 +313,30 @@ mod tests {
         granted.add_value(0x3000, 16, &write_only);
         assert!(granted.covers(0x2000, 1, false) && !granted.covers(0x2000, 1, true));
         assert!(!granted.covers(0x3000, 1, false) && granted.covers(0x3000, 1, true));
+    }
+
+    #[test]
+    fn grants_that_others_may_end_do_not_outlast_a_sleep() {
+        let (hash, array) = (MapDef::new("h", MapType::Hash, 4, 16, 1), MapDef::new("a", MapType::Array, 4, 16, 2));
+        let mut granted = Granted::default();
+        granted.add_socket(0x100, false);
+        granted.keep();
+        granted.add_socket(0x200, false);
+        granted.add_value(0x1000, 16, &hash);
+        granted.add_value(0x1008, 16, &hash);
+        granted.add_lasting_value(0x2000, 16, &array);
+        granted.add_array(0x3000, 32, 16, &array);
+        granted.add_returned(0x4000, 8, true);
+        granted.add_inner(0x5000, &array);
+        for round in 0..2 {
+            for (at, lasts) in [(0x1000, false), (0x1010, false), (0x2000, true), (0x3010, true), (0x4000, false)] {
+                assert_eq!(granted.covers(at, 8, true), lasts || round == 0, "{at:#x} in round {round}");
+            }
+            assert_eq!(granted.inner(0x5000).is_some(), round == 0);
+            assert!(granted.has_socket(0x100, false));
+            assert_eq!(granted.has_socket(0x200, false), round == 0);
+            granted.sleep();
+        }
     }
 
     #[test]

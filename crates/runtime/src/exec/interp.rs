@@ -83,6 +83,7 @@ pub(crate) unsafe fn run(
     let mut granted = Granted::default();
     // SAFETY: the caller's contract: the parts agree with the layout.
     unsafe { given::sockets(program.layout, parts) }.for_each(|socket| granted.add_socket(socket, false));
+    granted.keep();
     let mut host = Host { run, entered: Vec::new(), granted, locks: Vec::new(), stashed: Default::default() };
     let (mut machine, code) = (Machine::new(memory, options), Running(program, what));
     let result = match start {
@@ -163,6 +164,8 @@ const OBJECT: MemArg = MemArg { access: Access::ReadWrite, align: 8, from: MemSe
 #[derive(Clone, Copy)]
 struct MapArg<'p> {
     def: &'p MapDef,
+    /// It is an array that the program refers to: its values are there as long as the program.
+    lasts: bool,
 }
 
 impl<'p> Host<'p> {
@@ -182,7 +185,8 @@ impl<'p> Host<'p> {
         at: u64,
         caller: &Caller<'_, '_, Running<'p>>,
     ) -> Result<MapArg<'p>, Stop> {
-        let def = match self.granted.inner(at) {
+        let inner = self.granted.inner(at);
+        let def = match inner {
             Some(def) => def,
             None => match Self::map(caller, at)? {
                 MapRef::Data(map) => map.def(),
@@ -201,7 +205,7 @@ impl<'p> Host<'p> {
                 return Err(caller.fail(format!("programs may not {what} map `{}`", def.name)));
             }
         }
-        Ok(MapArg { def })
+        Ok(MapArg { def, lasts: inner.is_none() && def.map_type == MapType::Array })
     }
 
     /// Checks the arguments of a call against the prototype. Returns the data map among them.
@@ -406,12 +410,8 @@ impl<'p> Host<'p> {
                 let run = unsafe { &(*self.run).ctx };
                 caller.set_packet(run.packet, run.packet_len);
             }
-            Effect::None
-            | Effect::UnderLock
-            | Effect::TailCall
-            | Effect::Sleeps
-            | Effect::Enter(_)
-            | Effect::Leave(_) => {}
+            Effect::Sleeps => self.granted.sleep(),
+            Effect::None | Effect::UnderLock | Effect::TailCall | Effect::Enter(_) | Effect::Leave(_) => {}
         }
         match (bound.proto.ret, map) {
             (_, _) if r0 == 0 => {}
@@ -423,6 +423,9 @@ impl<'p> Host<'p> {
             }
             (Ret::MapValueOrNull, Some(map)) if MapTypes::SOCKETS.contains(map.def.map_type) => {
                 self.granted.add_socket(r0, true);
+            }
+            (Ret::MapValueOrNull, Some(map)) if map.lasts => {
+                self.granted.add_lasting_value(r0, map.def.value_size.into(), map.def);
             }
             (Ret::MapValueOrNull, Some(map)) => self.granted.add_value(r0, map.def.value_size.into(), map.def),
             (Ret::RecordOrNull, _) => self.granted.add_record(r0, r2),
