@@ -772,6 +772,13 @@ pub enum RunError {
         /// Why.
         source: bpf_os::SysError,
     },
+    /// The stack of one more run of a sleepable program does not fit the memory that the engine, or the account that
+    /// the program was loaded for, may take.
+    #[error("the stack of a sleepable run: {full}")]
+    MemoryFull {
+        /// The bytes needed and the bytes left.
+        full: bpf_quiesce::MemoryFull,
+    },
     /// The future of a run that is over was polled.
     #[error("the run is over: its future has been ready before")]
     Over,
@@ -837,6 +844,7 @@ impl RunError {
             | RunError::Sleepable { .. }
             | RunError::TooManyAsleep { .. }
             | RunError::NoStack { .. }
+            | RunError::MemoryFull { .. }
             | RunError::Over
             | RunError::TooDeep { .. }
             | RunError::Internal(_) => None,

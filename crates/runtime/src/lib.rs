@@ -50,6 +50,7 @@ pub use abi::limits::{Deadline, Interrupter, RunLimits};
 pub use abi::run::{PrintSink, Printed};
 pub use attach::dispatcher::{Dispatcher, DispatcherError, DispatcherOptions, DispatcherStats};
 pub use attach::hook::{Attachment, Hook, HookError};
+pub use attach::hook_async::HookRunAsync;
 pub use attach::plan::{Applied, Plan, PlanError};
 pub use attach::published::{ListError, ProgramStats};
 pub use attach::runner::Runner;

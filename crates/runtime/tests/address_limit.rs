@@ -6,10 +6,13 @@
 #![cfg(all(target_os = "linux", not(miri)))]
 
 use bpf_runtime::{
-    Config, Engine, Hook, Linker, LoadError, Map, MapDef, MapType, Policy, ProgArray, ProgArrayError, Raw, assemble,
+    AsyncCaller, Config, Engine, Hook, Linker, LoadError, Map, MapDef, MapType, Policy, ProgArray, ProgArrayError,
+    Program, Raw, RunError, assemble,
 };
 use std::fmt::Write;
+use std::future::{Future, poll_fn};
 use std::process::Command;
+use std::task::{Context, Poll, Waker};
 
 /// In the environment of a process that is to be limited: bytes of address space that it has left.
 const LEFT: &str = "BPF_ADDRESS_SPACE_LEFT";
@@ -63,6 +66,28 @@ fn leave(bytes: u64) {
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
 }
 
+/// Lets runs wait until there is no stack for one more. The others go on.
+fn asleep(program: &Program<Raw, ()>) {
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut hosts = [(); 1000];
+    let mut runs = Vec::with_capacity(hosts.len());
+    let mut refused = None;
+    for host in &mut hosts {
+        let mut run = Box::pin(program.run_async(host, &mut []));
+        match run.as_mut().poll(&mut cx) {
+            Poll::Pending => runs.push(run),
+            Poll::Ready(result) => {
+                refused = Some(result.unwrap_err());
+                break;
+            }
+        }
+    }
+    assert!(matches!(refused, Some(RunError::NoStack { .. })), "{refused:?} after {} runs", runs.len());
+    for mut run in runs {
+        assert!(matches!(run.as_mut().poll(&mut cx), Poll::Ready(Ok(7))));
+    }
+}
+
 fn limited(left: u64) {
     let engine = Engine::new(Config::default()).unwrap();
     let linker = Linker::<()>::new(&engine);
@@ -77,8 +102,18 @@ fn limited(left: u64) {
     let counted = |name: &str| counted.loader::<Raw>().insns(name, assemble("r0 = 9\nexit").unwrap());
     let nine = counted("nine").unwrap();
     let (hard, large) = (assemble(&branching(60)).unwrap(), assemble(&branching(600)).unwrap());
+    let mut sleeping = Linker::<()>::new(&engine);
+    sleeping
+        .func_async(1001, "wait", async |_: AsyncCaller<'_, ()>| {
+            let mut asked = false;
+            poll_fn(|_| if std::mem::replace(&mut asked, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+        })
+        .unwrap();
+    let waits = assemble("call 1001\nr0 = 7\nexit").unwrap();
+    let waits = sleeping.loader::<Raw>().sleepable(true).insns("waits", waits).unwrap();
     leave(left);
     for _ in 0..2 {
+        asleep(&waits);
         for map_type in [MapType::Hash, MapType::Array, MapType::PerCpuArray, MapType::LruHash, MapType::Queue] {
             let key = if map_type == MapType::Queue { 0 } else { 4 };
             let made = Map::create(MapDef::new("large", map_type, key, 64, 1 << 20), engine.domain());

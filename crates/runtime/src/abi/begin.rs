@@ -180,13 +180,13 @@ unsafe fn run_under<'e>(
 
 /// Returns whether the deadline has passed. The clock never reaches [`crate::abi::watch::NEVER`].
 #[inline(always)]
-fn is_over(runs: &Runs, deadline: u64) -> bool {
+pub(crate) fn is_over(runs: &Runs, deadline: u64) -> bool {
     runs.clock().now() >= deadline
 }
 
 #[cold]
 #[inline(never)]
-fn over() -> Box<RunError> {
+pub(crate) fn over() -> Box<RunError> {
     Box::new(RunError::Deadline { insn: None, origin: None })
 }
 

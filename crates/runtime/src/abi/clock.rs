@@ -80,8 +80,7 @@ impl Clock {
         // SeqCst, here and in `run`: either the thread sees the deadline, or this thread sees that it sleeps. If the
         // word is as high already, reading it orders this thread after the one that raised it. `fetch_max` would do,
         // but ThreadSanitizer does not model it.
-        let raised = |last| (last < tick).then_some(tick);
-        let _ = self.last.fetch_update(Ordering::SeqCst, Ordering::SeqCst, raised);
+        self.raise_last(tick);
         // Acquire pairs with the store below: the thread exists, and begins by reading `last`.
         if self.started.load(Ordering::Acquire) && !self.asleep.load(Ordering::SeqCst) {
             return Ok(tick);
@@ -103,6 +102,29 @@ impl Clock {
             }
         }
         Ok(tick)
+    }
+
+    /// Raises the last tick that a deadline was made for.
+    fn raise_last(&self, tick: u64) {
+        let raised = |last| (last < tick).then_some(tick);
+        let _ = self.last.fetch_update(Ordering::SeqCst, Ordering::SeqCst, raised);
+    }
+
+    /// Returns how many ticks this time takes, rounded up.
+    pub(super) fn ticks(&self, time: Duration) -> u64 {
+        u64::try_from(time.as_nanos().div_ceil(self.tick.as_nanos().max(1))).unwrap_or(u64::MAX)
+    }
+
+    /// Wakes the thread for this tick, to which the deadline of a run was moved. The thread exists: the deadline was
+    /// made by [`Clock::deadline`].
+    pub(super) fn raise(&self, tick: u64) {
+        // SeqCst: as in `deadline`.
+        self.raise_last(tick);
+        if self.asleep.load(Ordering::SeqCst)
+            && let Some(thread) = &*self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            thread.unpark();
+        }
     }
 
     /// Lets the thread end.

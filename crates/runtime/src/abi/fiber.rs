@@ -15,22 +15,23 @@
 //! * A [`Fiber`] is over before it is dropped. A forgotten fiber stays as it is, with its stack: nothing that it
 //!   borrowed is used again, for nobody can resume it.
 
-use crate::abi::level::Level;
+use crate::abi::clock::Clock;
 use crate::abi::link::{Link, Resume, Waiting};
 use crate::abi::machine_stack::{self, StackNeed};
+use crate::abi::parked::{Deadlines, Due, Parked, wake};
 use crate::abi::run::{Run, RunConfig};
 use crate::abi::stacks::{RunStack, Stacks};
+use crate::abi::watch::{NEVER, Watched};
 use crate::context::Parts;
 use crate::error::RunError;
 use bpf_quiesce::Domain;
-use crossbeam_utils::CachePadded;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Context;
+use std::task::{Context, Waker};
 
 /// Fibers that are kept for later runs, with the pages that their stacks have.
 const MAX_IDLE: usize = 64;
@@ -50,7 +51,8 @@ pub(crate) enum Step {
 /// A run's stack and state, from one run to the next.
 pub(crate) struct Fiber {
     fibers: Arc<Fibers>,
-    level: Arc<CachePadded<Level>>,
+    parked: Arc<Parked>,
+    due: Due,
     /// Not a box: the run refers to it as well.
     link: Rc<Link>,
     stack: imp::Stack,
@@ -76,26 +78,41 @@ impl Fiber {
         if left < needed { Err(RunError::Stack { needed, left }) } else { Ok(()) }
     }
 
+    /// Describes the run that is about to begin to threads that end runs: its program and limits, the hook that the run
+    /// is a part of (0: none), and whether the time that it waits counts against its deadline.
+    pub(crate) fn announce(&mut self, run: Watched, whole: u64, waits_count: bool) {
+        let level = &self.parked.level;
+        self.parked.set_whole(whole);
+        if whole != 0 {
+            level.watch().begin_apart(level.word(), run);
+        } else if run.deadline != NEVER || run.interrupter != 0 {
+            level.watch().begin(level.word(), run);
+        } else {
+            // Release: see `Parked::interrupt_part`.
+            level.word().store(run.of, Ordering::Release);
+        }
+        self.due = Due::new(run.deadline, waits_count);
+        self.fibers.deadlines.begin(&self.due, &self.parked);
+    }
+
     /// Begins a run in this slot.
     ///
     /// # Safety
     /// The fiber must be idle, and the slot this thread's, by a guard. `work` and what it refers to, the host, the
     /// parts and the configuration must stay valid until the run is over, and be fit to go to another thread where it
-    /// waits.
+    /// waits. [`Fiber::announce`] must have announced it.
     pub(crate) unsafe fn start<F>(
         &mut self,
         (config, slot): (&RunConfig, u32),
         (host, parts): (*mut (), Parts),
-        (of, budget): (u64, i64),
+        budget: i64,
         cx: &mut Context<'_>,
         work: F,
     ) -> Step
     where
         F: FnOnce(*mut Run) -> Result<u64, RunError>,
     {
-        // Relaxed: as in `begin::run_code`.
-        self.level.word().store(of, Ordering::Relaxed);
-        let run = self.level.run();
+        let run = self.parked.level.run();
         // SAFETY: the run is idle but for the word, and this thread's, as the fiber is.
         unsafe { Run::set(run, config, host, parts, budget) };
         // SAFETY: the run is idle but for the word, and this thread's, as the fiber is.
@@ -112,11 +129,23 @@ impl Fiber {
     ///
     /// # Safety
     /// The run must wait, and the slot be this thread's, by a guard.
-    pub(crate) unsafe fn go_on(&mut self, slot: u32, cx: &mut Context<'_>) -> Step {
+    pub(crate) unsafe fn go_on(&mut self, slot: u32, clock: &Clock, cx: &mut Context<'_>) -> Step {
+        self.fibers.deadlines.go_on(&mut self.due, &self.parked, clock);
         // SAFETY: the run waits, and whoever has its fiber has it.
-        unsafe { (*self.level.run()).ctx.slot = slot };
+        unsafe { (*self.parked.level.run()).ctx.slot = slot };
         // SAFETY: the caller's contract.
         unsafe { self.resume(cx, Resume::Go) }
+    }
+
+    /// Keeps the waker of the poller of a run that waits, for threads that end runs. Returns whether one has ended it.
+    pub(crate) fn park(&mut self, waker: &Waker) -> bool {
+        self.fibers.deadlines.wait(&mut self.due, &self.parked);
+        self.parked.park(waker)
+    }
+
+    /// Returns whether another thread has ended the run.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.parked.is_asked()
     }
 
     /// Gives the run up; it needs no guard, since a run that waits holds nothing. Its poller is thrown `panic`, if
@@ -157,10 +186,15 @@ impl Fiber {
     }
 
     /// The run is over: the fiber may serve another.
-    pub(crate) fn finish(self) {
-        // As in `begin::run_code`: from here on nobody interrupts it.
-        self.level.word().store(0, Ordering::Relaxed);
+    pub(crate) fn finish(mut self) {
         let fibers = Arc::clone(&self.fibers);
+        // Before the word is 0: see `parked`.
+        fibers.deadlines.end(&self.due, &self.parked);
+        self.due = Due::NEVER;
+        // As in `begin::run_code`: from here on nobody interrupts it.
+        self.parked.level.word().store(0, Ordering::Relaxed);
+        // Code of others: dropped last.
+        let _waker = self.parked.take_waker();
         let mut idle = fibers.idle();
         if idle.len() < MAX_IDLE {
             idle.push(self.into_idle());
@@ -171,14 +205,14 @@ impl Fiber {
     }
 
     fn into_idle(self) -> Idle {
-        let Fiber { level, link, stack, .. } = self;
-        Idle { level, link, stack }
+        let Fiber { parked, link, stack, .. } = self;
+        Idle { parked, link, stack }
     }
 }
 
 /// A fiber that no run is on.
 struct Idle {
-    level: Arc<CachePadded<Level>>,
+    parked: Arc<Parked>,
     /// Not a box: the run refers to it as well.
     link: Rc<Link>,
     stack: imp::Stack,
@@ -199,8 +233,9 @@ pub(crate) struct Fibers {
     /// How many there are, those that no run is on included.
     count: AtomicUsize,
     idle: Mutex<Vec<Idle>>,
-    /// The state of each, by its address: for whoever interrupts runs.
-    levels: Mutex<BTreeMap<usize, Arc<CachePadded<Level>>>>,
+    /// The state of each, by its address: for threads that interrupt runs.
+    all: Mutex<BTreeMap<usize, Arc<Parked>>>,
+    deadlines: Deadlines,
 }
 
 impl fmt::Debug for Fibers {
@@ -218,7 +253,8 @@ impl Fibers {
             most,
             count: AtomicUsize::new(0),
             idle: Mutex::default(),
-            levels: Mutex::default(),
+            all: Mutex::default(),
+            deadlines: Deadlines::default(),
         }
     }
 
@@ -227,16 +263,33 @@ impl Fibers {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn levels(&self) -> MutexGuard<'_, BTreeMap<usize, Arc<CachePadded<Level>>>> {
-        self.levels.lock().unwrap_or_else(PoisonError::into_inner)
+    fn all(&self) -> MutexGuard<'_, BTreeMap<usize, Arc<Parked>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets `ask` mark the runs that are to end, and wakes the pollers of those that wait.
+    pub(super) fn interrupt(&self, ask: impl Fn(&Parked)) {
+        let mut wakers = Vec::new();
+        self.each(|parked| {
+            ask(parked);
+            if parked.is_asked() {
+                wakers.extend(parked.take_waker());
+            }
+        });
+        wake(wakers);
+    }
+
+    /// Ends the runs whose deadline is at this tick or before it.
+    pub(super) fn end_late(&self, now: u64) {
+        wake(self.deadlines.end_late(now));
     }
 
     /// Does this with the state of each.
-    pub(super) fn each(&self, look: impl FnMut(&CachePadded<Level>)) {
+    pub(super) fn each(&self, look: impl FnMut(&Parked)) {
         // Where nobody sleeps, no lock is taken. Acquire pairs with the release in `take`: a run that began before this
         // is listed.
         if self.count.load(Ordering::Acquire) != 0 && !self.domain.is_forked() {
-            self.levels().values().map(|level| &**level).for_each(look);
+            self.all().values().map(|parked| &**parked).for_each(look);
         }
     }
 
@@ -251,8 +304,8 @@ impl Fibers {
 
     /// A fiber that no run is on.
     pub(crate) fn take(self: &Arc<Self>) -> Result<Fiber, RunError> {
-        if let Some(Idle { level, link, stack }) = self.idle().pop() {
-            return Ok(Fiber { fibers: Arc::clone(self), level, link, stack });
+        if let Some(Idle { parked, link, stack }) = self.idle().pop() {
+            return Ok(Fiber { fibers: Arc::clone(self), parked, due: Due::NEVER, link, stack });
         }
         // Release: see `each`.
         let taken = self
@@ -268,16 +321,16 @@ impl Fibers {
                 return Err(RunError::NoStack { source });
             }
         };
-        let (level, link) = (Arc::new(Level::new(0)), Rc::new(Link::new()));
+        let (parked, link) = (Arc::new(Parked::new()), Rc::new(Link::new()));
         // SAFETY: nobody else knows of the run.
-        unsafe { (*level.run()).link = Rc::as_ptr(&link) };
-        self.levels().insert(Arc::as_ptr(&level).addr(), Arc::clone(&level));
-        Ok(Fiber { fibers: Arc::clone(self), level, link, stack })
+        unsafe { (*parked.level.run()).link = Rc::as_ptr(&link) };
+        self.all().insert(Arc::as_ptr(&parked).addr(), Arc::clone(&parked));
+        Ok(Fiber { fibers: Arc::clone(self), parked, due: Due::NEVER, link, stack })
     }
 
     /// One fiber less.
     fn forget(&self, idle: Idle) {
-        self.levels().remove(&Arc::as_ptr(&idle.level).addr());
+        self.all().remove(&Arc::as_ptr(&idle.parked).addr());
         drop(idle);
         self.count.fetch_sub(1, Ordering::Relaxed);
     }

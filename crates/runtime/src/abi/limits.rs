@@ -102,13 +102,23 @@ pub struct RunLimits {
     /// Conditions that are tested at once: the [`Checks::bits`] that the run's programs must have, and bits that no
     /// program has, for impossible limits ([`RunLimits::NOTHING`], [`RunLimits::TWO_ENGINES`]).
     needed: u32,
+    /// Whether the time that a sleepable run waits counts against the deadline.
+    waits_count: bool,
     /// Keeps the interrupter's engine.
     _keep: Option<Interrupter>,
 }
 
 impl Default for RunLimits {
     fn default() -> RunLimits {
-        RunLimits { allowance: i64::MAX, deadline: NEVER, interrupter: 0, clock: 0, needed: 0, _keep: None }
+        RunLimits {
+            allowance: i64::MAX,
+            deadline: NEVER,
+            interrupter: 0,
+            clock: 0,
+            needed: 0,
+            waits_count: true,
+            _keep: None,
+        }
     }
 }
 
@@ -147,6 +157,14 @@ impl RunLimits {
     pub fn deadline(mut self, deadline: Deadline) -> RunLimits {
         self.deadline = deadline.tick;
         self.stopped_by(deadline.clock)
+    }
+
+    /// Moves the deadline of a sleepable run ([`crate::Program::run_async_with`]) by the time that the run waits for
+    /// host functions, rounded up to ticks: the run is stopped after it has computed for too long, and may wait for any
+    /// time. By default the time of waits counts, and a run that waits ends at its deadline.
+    pub fn without_waits(mut self) -> RunLimits {
+        self.waits_count = false;
+        self
     }
 
     /// Lets this interrupter end the run.
@@ -209,8 +227,15 @@ pub(crate) struct Limits<'l>(&'l RunLimits);
 
 impl<'l> Limits<'l> {
     /// No limits.
-    pub(crate) const NONE: Limits<'static> =
-        Limits(&RunLimits { allowance: i64::MAX, deadline: NEVER, interrupter: 0, clock: 0, needed: 0, _keep: None });
+    pub(crate) const NONE: Limits<'static> = Limits(&RunLimits {
+        allowance: i64::MAX,
+        deadline: NEVER,
+        interrupter: 0,
+        clock: 0,
+        needed: 0,
+        waits_count: true,
+        _keep: None,
+    });
 
     /// Checks that a run of programs that all have these `checks` can have these limits. `named` lists each program
     /// with its checks, for the error.
@@ -239,6 +264,11 @@ impl<'l> Limits<'l> {
     #[inline(always)]
     pub(crate) fn deadline(self) -> u64 {
         self.0.deadline
+    }
+
+    /// Returns whether the time that a sleepable run waits counts against the deadline.
+    pub(crate) fn waits_count(self) -> bool {
+        self.0.waits_count
     }
 
     /// Returns whether the run needs a [`crate::abi::watch::Watch`]: its word alone does not describe it.

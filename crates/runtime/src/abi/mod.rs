@@ -10,6 +10,7 @@ pub(crate) mod level;
 pub(crate) mod limits;
 pub(crate) mod link;
 pub(crate) mod machine_stack;
+pub(crate) mod parked;
 pub(crate) mod roots;
 pub(crate) mod run;
 pub(crate) mod slots;

@@ -102,8 +102,11 @@ impl Runs {
             return Err(DeadlineError::Forked);
         }
         // The thread holds the levels and not the engine, so it ends when the engine is dropped.
-        let levels = self.levels.clone();
-        self.clock.deadline((now, at), move |now| end_late(&levels, now))
+        let (levels, fibers) = (self.levels.clone(), Arc::clone(&self.fibers));
+        self.clock.deadline((now, at), move |now| {
+            end_late(&levels, now);
+            fibers.end_late(now);
+        })
     }
 
     /// Asks all runs to stop, nested ones too.
@@ -116,15 +119,21 @@ impl Runs {
         self.interrupt_each(|level, word| level.watch().of(word) == of);
     }
 
+    /// Asks the runs to stop that may wait and are parts of a run of this hook.
+    pub(crate) fn interrupt_parts(&self, whole: u64) {
+        self.fibers.interrupt(|parked| parked.interrupt_part(whole));
+    }
+
     /// Asks the runs to stop that were given this [`crate::Interrupter`], and the runs nested in them.
     pub(crate) fn interrupt_under(&self, interrupter: u64) {
         self.interrupt_each(|level, word| level.watch().interrupter(word) == interrupter);
     }
 
-    /// Asks the runs to stop that `is` says so of, by level and word, and the runs inside them.
+    /// Asks the runs to stop for which `is` returns true, by level and word, and the runs nested in them. Wakes the
+    /// pollers of those that wait.
     fn interrupt_each(&self, is: impl Fn(&Level, u64) -> bool) {
         self.levels.iter().for_each(|slot| interrupt(slot, &is));
-        self.fibers.each(|level| interrupt(level, &is));
+        self.fibers.interrupt(|parked| interrupt(&parked.level, &is));
     }
 
     /// Returns one of these programs ([`crate::abi::watch::word_of`]) that a run, nested ones included, has announced.
@@ -143,7 +152,7 @@ impl Runs {
             }
         };
         self.levels.iter().for_each(&mut look);
-        self.fibers.each(&mut look);
+        self.fibers.each(|parked| look(&parked.level));
         found
     }
 

@@ -7,7 +7,7 @@
 
 use crate::abi::roots::{Roots, StoppedAt};
 use crate::abi::run::{Run, word};
-use crate::abi::watch::LATE;
+use crate::abi::watch::{INTERRUPTED, LATE};
 use crate::error::RunError;
 use bpf_isa::InsnIdx;
 use bpf_jit_code::StopCode;
@@ -23,6 +23,21 @@ impl Run {
     #[inline]
     pub(crate) fn stopped(&mut self) -> Option<RunError> {
         if self.ctx.stop_code == 0 { None } else { Some(self.stop_reason()) }
+    }
+
+    /// Stops a run that waits and was asked to end, as a check in its code would.
+    pub(crate) fn stop_asked(&mut self) {
+        self.ctx.stop_code = StopCode::Interrupted as u32;
+        self.ctx.stop_insn = u32::MAX;
+        self.ctx.stop_pc = 0;
+    }
+
+    /// Returns whether the run was asked to end.
+    pub(crate) fn is_asked(&mut self) -> bool {
+        // SAFETY: of a run that is there; others change it atomically.
+        let word = unsafe { word(self) };
+        // Relaxed: the poller of the run has seen the mark.
+        word.load(std::sync::atomic::Ordering::Relaxed) & INTERRUPTED != 0
     }
 
     /// Returns whether the run was interrupted because its deadline had passed.

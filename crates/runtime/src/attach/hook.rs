@@ -16,6 +16,7 @@ use crate::abi::machine_stack::INTERPRETER;
 use crate::abi::roots::{Roots, StoppedAt};
 use crate::abi::run::Run;
 use crate::abi::watch::word_of;
+use crate::attach::hook_async::{HookRunAsync, Identity};
 use crate::attach::published::{Counters, List, ListError, Listed, ProgramStats, Published, ReclaimOnDrop};
 use crate::context::{Context, Parts};
 use crate::engine::BACKEND;
@@ -43,8 +44,8 @@ pub enum HookError {
     /// The program belongs to another engine.
     #[error(transparent)]
     OtherDomain(#[from] OtherDomain),
-    /// The program is sleepable, and a hook's runs cannot wait.
-    #[error("program {program} is sleepable and cannot be attached to a hook: run it by `run_async`")]
+    /// The program is sleepable, and the hook's runs cannot wait.
+    #[error("program {program} is sleepable, and the hook is not: make it by `Hook::sleepable`")]
     Sleepable {
         /// The program.
         program: ProgramName,
@@ -154,6 +155,10 @@ impl Attachment {
 pub struct Hook<C, H> {
     engine: Engine,
     policy: Policy,
+    /// Whether its programs may be sleepable.
+    sleepable: bool,
+    /// Identifies the hook to its runs that may wait, which keep it: the address of a dropped hook may be reused.
+    identity: Arc<Identity>,
     /// Without an image, the list is walked.
     image: LiveImage,
     list: Published<Arc<List>>,
@@ -329,6 +334,19 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// # Errors
     /// [`HookError::Image`].
     pub fn new(engine: &Engine, policy: Policy) -> Result<Self, HookError> {
+        Self::made(engine, policy, false)
+    }
+
+    /// A hook without programs, to which sleepable programs ([`crate::Loader::sleepable`]) may be attached as well.
+    /// While one is attached, only [`Hook::run_async`] runs the hook.
+    ///
+    /// # Errors
+    /// [`HookError::Image`].
+    pub fn sleepable(engine: &Engine, policy: Policy) -> Result<Self, HookError> {
+        Self::made(engine, policy, true)
+    }
+
+    fn made(engine: &Engine, policy: Policy, sleepable: bool) -> Result<Self, HookError> {
         let list = Arc::new(List::new(engine, 0, std::iter::empty())?);
         let state = State {
             attached: Vec::new(),
@@ -341,6 +359,8 @@ impl<C: Context, H: 'static> Hook<C, H> {
         let hook = Hook {
             engine: engine.clone(),
             policy,
+            sleepable,
+            identity: Arc::default(),
             image: LiveImage::observed(&engine.0.packs, debug::observer(engine, "<hook>")),
             list: Published::new(list),
             code_stack: AtomicU64::new(0),
@@ -447,11 +467,79 @@ impl<C: Context, H: 'static> Hook<C, H> {
         unsafe { self.run_limited(guard, core::ptr::from_mut(host).cast(), parts, limits) }
     }
 
+    /// Runs the programs once, in order, as a future that gives its thread away while a host function waits
+    /// ([`crate::Linker::func_async`]). The run has the programs that are attached when the future is made: it goes on
+    /// with them after a change, and the code of detached programs is freed when the run is over. Statistics do not
+    /// count it.
+    ///
+    /// ```
+    /// use bpf_runtime::{AsyncCaller, Config, Engine, Hook, Linker, Policy, Raw, assemble};
+    /// use std::{future::Future, pin::pin, task::{Context, Poll, Waker}};
+    ///
+    /// let engine = Engine::new(Config::default())?;
+    /// let mut linker = Linker::<()>::new(&engine);
+    /// linker.func_async(1001, "score", async |_: AsyncCaller<'_, ()>, n: u64| -> u64 { n + 1 })?;
+    /// let load = |name, text| linker.loader::<Raw>().sleepable(true).insns(name, assemble(text).unwrap());
+    /// let hook = Hook::<Raw, ()>::sleepable(&engine, Policy::LastWins { empty: 0 })?;
+    /// hook.attach(&load("first", "r0 = 3\nexit")?)?;
+    /// hook.attach(&load("second", "r1 = 6\ncall 1001\nexit")?)?;
+    /// assert!(hook.run(&mut (), &mut []).is_err());
+    ///
+    /// let mut host = ();
+    /// let run = pin!(hook.run_async(&mut host, &mut []));
+    /// assert!(matches!(run.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(7))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The future's: as for [`crate::Program::run_async`].
+    ///
+    /// # Panics
+    /// As for [`crate::Program::run_async`].
+    pub fn run_async<'r, 'p>(&self, host: &'r mut H, data: C::Data<'r, 'p>) -> HookRunAsync<'r, C::Data<'r, 'p>, H> {
+        self.begin_async(host, data, None)
+    }
+
+    /// Runs the programs once, as [`Hook::run_async`], under limits of this run alone. The budget holds for each
+    /// program, the deadline for all of them together.
+    ///
+    /// # Errors
+    /// The future's: as [`Hook::run_async`] and [`Program::run_with`].
+    ///
+    /// # Panics
+    /// As for [`crate::Program::run_async`].
+    pub fn run_async_with<'r, 'p>(
+        &self,
+        host: &'r mut H,
+        data: C::Data<'r, 'p>,
+        limits: &RunLimits,
+    ) -> HookRunAsync<'r, C::Data<'r, 'p>, H> {
+        self.begin_async(host, data, Some(limits))
+    }
+
+    fn begin_async<'r, 'p>(
+        &self,
+        host: &'r mut H,
+        data: C::Data<'r, 'p>,
+        limits: Option<&RunLimits>,
+    ) -> HookRunAsync<'r, C::Data<'r, 'p>, H> {
+        let guard = self.engine.0.domain.enter_run().map_err(RunError::from);
+        // SAFETY: inside the guard.
+        let list = guard.map(|_guard| Arc::clone(unsafe { self.list.get() }));
+        let (run, data) = ((self.policy, &self.identity), (data, C::parts as fn(&mut C::Data<'r, 'p>) -> Parts));
+        // SAFETY: programs on `C` for host state `H` are attached only.
+        unsafe { HookRunAsync::new(&self.engine, list, run, host, data, limits) }
+    }
+
     /// Ends the runs of this hook that are in progress: each stops at its next taken back-edge or call, with
     /// [`RunError::Interrupted`], and so do the runs nested in them. Runs that begin later are not ended. Only programs
     /// loaded with [`crate::Loader::interruptible`] stop.
     pub fn interrupt(&self) {
-        self.engine.0.runs.interrupt_of(self.terms().of);
+        let runs = &self.engine.0.runs;
+        runs.interrupt_of(self.terms().of);
+        let asleep = word_of(Arc::as_ptr(&self.identity));
+        runs.interrupt_of(asleep);
+        runs.interrupt_parts(asleep);
     }
 
     /// Runs the programs of this list once, without an image. `run` is the run of this thread, begun with these parts
@@ -459,6 +547,9 @@ impl<C: Context, H: 'static> Hook<C, H> {
     fn walk(&self, list: &List, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
         // Checked again: the list may be newer than the one for which the run was begun.
         self.engine.0.runs.config.stack.check(self, INTERPRETER).map_err(|error| *error)?;
+        if let Some(Listed { program, .. }) = list.iter().find(|listed| listed.program.is_sleepable()) {
+            return Err(program.cannot_wait());
+        }
         let mut result = self.policy.of_empty();
         for Listed { program, continue_on, counters, .. } in &**list {
             // SAFETY: the run is this thread's; nobody else uses its count of tail calls.
@@ -621,7 +712,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// Checks that the program may be attached beside these.
     fn check(&self, attached: &[Attached<C, H>], program: &Program<C, H>) -> Result<(), HookError> {
         self.engine.domain().owns(&**program.loaded())?;
-        if program.loaded().is_sleepable() {
+        if program.loaded().is_sleepable() && !self.sleepable {
             return Err(HookError::Sleepable { program: ProgramName::of(program.loaded()) });
         }
         if attached.iter().any(|known| known.is(program)) {

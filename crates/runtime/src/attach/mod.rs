@@ -2,6 +2,7 @@
 
 pub(crate) mod dispatcher;
 pub(crate) mod hook;
+pub(crate) mod hook_async;
 pub(crate) mod plan;
 pub(crate) mod published;
 pub(crate) mod runner;

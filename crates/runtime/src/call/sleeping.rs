@@ -282,15 +282,22 @@ unsafe extern "C" fn shim<H: 'static, Args: 'static, F: for<'a> IntoAsyncFn<'a, 
     };
     // SAFETY: `begin` has made the call, and its poller is done with it.
     match unsafe { finish::<H, _>(run, call, with) } {
-        Some(r0) => r0,
+        Ok(r0) => r0,
         // SAFETY: `ctx` is the hidden argument, and this frame holds nothing that needs dropping.
-        None if with == Resume::Go => unsafe { leave(ctx) },
+        Err(Left::Here) => unsafe { leave(ctx) },
         // SAFETY: the run is there.
-        None if unsafe { (*ctx).exit_sp } == 0 => 0,
-        // The error of a cancelled run needs no place.
+        Err(Left::GivenUp) if unsafe { (*ctx).exit_sp } == 0 => 0,
         // SAFETY: `ctx` is the hidden argument, and this frame holds nothing that needs dropping.
-        None => unsafe { entry::stop(ctx) },
+        Err(Left::GivenUp) => unsafe { entry::stop(ctx) },
     }
+}
+
+/// Why a run is left at a call.
+enum Left {
+    /// It ends with an error that names the call.
+    Here,
+    /// Its future is dropped, and nobody sees its error.
+    GivenUp,
 }
 
 /// Begins the call at `place`.
@@ -360,12 +367,12 @@ unsafe fn wait(run: *mut Run, call: Waiting) -> Resume {
     }
 }
 
-/// Ends a call: its result, or nothing if the run is to be left.
+/// Ends a call. Returns its result, or why the run is to be left.
 ///
 /// # Safety
 /// The run must be on this thread; in its slot, by a guard, if it goes on. `begin` must have made the call at `place`.
 #[inline(never)]
-unsafe fn finish<H: 'static, Fut: Future>(run: *mut Run, place: *mut Call<Fut>, with: Resume) -> Option<u64>
+unsafe fn finish<H: 'static, Fut: Future>(run: *mut Run, place: *mut Call<Fut>, with: Resume) -> Result<u64, Left>
 where
     Fut::Output: HostRet,
 {
@@ -377,7 +384,8 @@ where
         && let Call::Done(_) = call
         && let Call::Done(output) = core::mem::replace(call, Call::Empty)
     {
-        return guarded(run, |run| output.into_r0(&mut Caller { run, host: PhantomData::<&mut H> }));
+        let r0 = guarded(run, |run| output.into_r0(&mut Caller { run, host: PhantomData::<&mut H> }));
+        return r0.ok_or(Left::Here);
     }
     // Where it lies: a future that was polled is not moved.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| *call = Call::Empty)) {
@@ -387,6 +395,10 @@ where
             None => bpf_quiesce::drop_payload(panic),
         }
     }
+    if with == Resume::Cancel && run.ctx.stop_code == 0 && run.is_asked() {
+        run.stop_asked();
+        return Err(Left::Here);
+    }
     run.fail(HelperError::new("the run was given up while it waited"));
-    None
+    Err(if with == Resume::Go { Left::Here } else { Left::GivenUp })
 }

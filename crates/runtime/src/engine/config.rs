@@ -82,9 +82,9 @@ pub struct Config {
     /// Upper bound on the machine stack that one program may take, in bytes. A run of machine code that tail-calls
     /// needs twice as much on its thread, since its targets may be replaced at any time.
     pub max_machine_stack: u64,
-    /// Bytes that all maps, prog arrays, lists of hooks and dispatchers, and memory for code of the engine may take
-    /// together, also maps made by hand. A map counts with its largest size from the start; a map that allocates on
-    /// demand (`NO_PREALLOC`, tries) counts with the bytes that are allocated.
+    /// Bytes that all maps, prog arrays, lists of hooks and dispatchers, memory for code, and stacks of sleepable runs
+    /// of the engine may take together, also maps made by hand. A map counts with its largest size from the start; a
+    /// map that allocates on demand (`NO_PREALLOC`, tries) counts with the bytes that are allocated.
     /// [`Engine::account`](crate::Engine::account) limits a part. Code lies in packs of 64 KiB and more, of which some
     /// stay when they are empty ([`bpf_prog_pack::Options`]).
     pub memory_limit: u64,

@@ -1,13 +1,18 @@
 //! Running a program that may wait.
+//!
+//! A run that waits is ended by its poller only: other threads mark its word and wake the poller
+//! ([`crate::abi::parked`]), which gives the run up. The memory that the run may use of its stack is reserved in the
+//! account that the program was loaded for.
 
-use crate::abi::begin::{Nesting, too_long};
+use crate::abi::begin::{Nesting, is_over, over, too_long};
 use crate::abi::fiber::{Fiber, Step};
+use crate::abi::limits::{Limits, RunLimits, Terms};
 use crate::abi::link::Waiting;
 use crate::abi::machine_stack::INTERPRETER;
 use crate::context::Parts;
 use crate::error::RunError;
 use crate::program::loaded::Loaded;
-use bpf_quiesce::drop_payload;
+use bpf_quiesce::{Reservation, drop_payload};
 use bpf_verifier::Region;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -22,11 +27,21 @@ pub(crate) struct Asleep {
     call: Waiting,
     /// The run's code, maps and closures.
     program: Arc<Loaded>,
+    /// The memory that its stack may take.
+    _reservation: Reservation,
 }
 
 // SAFETY: the call lies on the fiber's stack and is used by whoever has the fiber; what it waits for is `Send`
 // (`call::sleeping`).
 unsafe impl Send for Asleep {}
+
+/// The identity and the limits of a run that may wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AsyncTerms<'l> {
+    /// The [`crate::abi::watch::word_of`] the hook that the run is a part of.
+    pub(crate) of: Option<u64>,
+    pub(crate) limits: Option<&'l RunLimits>,
+}
 
 /// How a run has begun.
 #[derive(Debug)]
@@ -42,16 +57,35 @@ impl Loaded {
     /// # Safety
     /// As for [`Loaded::run`], until the run is over; host and data must be fit to go to another thread if what is
     /// returned goes there.
-    pub(crate) unsafe fn begin_async(self: &Arc<Self>, host: *mut (), parts: Parts, cx: &mut Context<'_>) -> Begun {
+    pub(crate) unsafe fn begin_async(
+        self: &Arc<Self>,
+        host: *mut (),
+        parts: Parts,
+        terms: AsyncTerms<'_>,
+        cx: &mut Context<'_>,
+    ) -> Begun {
         if !self.is_sleepable() {
             // SAFETY: the caller's contract.
-            return Begun::Over(unsafe { self.run(host, parts) });
+            return Begun::Over(unsafe { self.run_awake(host, parts, terms) });
         }
         if parts.packet_len > Region::MAX_LEN as usize {
             return Begun::Over(Err(*too_long(parts.packet_len)));
         }
         // SAFETY: the caller's contract.
-        unsafe { self.begin_asleep(host, parts, cx) }.unwrap_or_else(|error| Begun::Over(Err(error)))
+        unsafe { self.begin_asleep(host, parts, terms, cx) }.unwrap_or_else(|error| Begun::Over(Err(error)))
+    }
+
+    /// Runs a program that cannot wait.
+    ///
+    /// # Safety
+    /// As for [`Loaded::run`].
+    unsafe fn run_awake(&self, host: *mut (), parts: Parts, terms: AsyncTerms<'_>) -> Result<u64, RunError> {
+        let guard = self.engine.0.domain.enter_run()?;
+        let own = self.terms();
+        let named = Terms { of: terms.of.unwrap_or(own.of), ..own };
+        let none = RunLimits::new();
+        // SAFETY: the caller's contract.
+        unsafe { self.run_limited_as(guard, host, parts, named, terms.limits.unwrap_or(&none)) }
     }
 
     /// # Safety
@@ -60,45 +94,66 @@ impl Loaded {
         self: &Arc<Self>,
         host: *mut (),
         parts: Parts,
+        terms: AsyncTerms<'_>,
         cx: &mut Context<'_>,
     ) -> Result<Begun, RunError> {
         let engine = &self.engine.0;
         let runs = &engine.runs;
+        let named = || std::iter::once(self.limited());
+        let limits = terms.limits.map(|limits| Limits::new(limits, runs, self.checks, named));
+        let limits = limits.transpose().map_err(|error| *error)?;
         let nested = engine.domain.in_guard().then(|| Nesting::enter(runs.config.max_nested)).transpose()?;
         let guard = engine.domain.enter_run()?;
         let beside = if self.interpreted().is_some() { INTERPRETER } else { 0 };
+        let code = self.code_stack().saturating_add(beside);
+        let reservation = self.reserve_stack(runs.config.stack.with_reserve(code))?;
         let mut fiber = runs.fibers.take()?;
-        if let Err(error) = fiber.check(&runs.config.stack, self.code_stack().saturating_add(beside)) {
+        if let Err(error) = fiber.check(&runs.config.stack, code) {
             fiber.finish();
             return Err(error);
         }
+        let own = self.terms();
+        let limited = limits.unwrap_or(Limits::NONE);
+        fiber.announce(limited.watched(own.of), terms.of.unwrap_or(0), limited.waits_count());
+        // After it was announced: see `abi::clock`.
+        if limits.is_some_and(|limits| is_over(runs, limits.deadline())) {
+            fiber.finish();
+            return Err(*over());
+        }
+        let budget = limits.map_or(own.budget, |limits| own.budget.min(limits.allowance()));
         let program = Arc::clone(self);
-        let (whole, terms): (*const Loaded, _) = (Arc::as_ptr(&program), self.terms());
+        let whole: *const Loaded = Arc::as_ptr(&program);
         let work = move |run| {
             // SAFETY: the run keeps its program.
             let program = unsafe { &*whole };
             // SAFETY: as `begin_async` says, until the run is over; the run is the fiber's, on this stack.
             unsafe { program.run_any_in(run, parts) }
         };
-        let (slot, terms) = ((&runs.config, guard.slot()), (terms.of, terms.budget));
-        // SAFETY: the fiber was idle, and the guard is held until this run waits or is over. The run keeps its program,
-        // and so engine and configuration; the rest is the caller's contract.
-        let step = unsafe { fiber.start(slot, (host, parts), terms, cx, work) };
-        let begun = settle(step, fiber, program);
+        let slot = (&runs.config, guard.slot());
+        // SAFETY: the fiber was idle and announced, and the guard is held until this run waits or is over. The run
+        // keeps its program, and so engine and configuration; the rest is the caller's contract.
+        let step = unsafe { fiber.start(slot, (host, parts), budget, cx, work) };
         drop(guard);
         drop(nested);
-        Ok(begun)
+        Ok(match step {
+            Step::Waits(call) => {
+                let mut run = Asleep { fiber: Some(fiber), call, program, _reservation: reservation };
+                match run.park(cx) {
+                    Poll::Pending => Begun::Waits(run),
+                    Poll::Ready(result) => Begun::Over(result),
+                }
+            }
+            Step::Over(result, thrown) => {
+                fiber.finish();
+                Begun::Over(result_of(result, thrown))
+            }
+        })
     }
-}
 
-/// Turns a run's first step into a result or a waiting run.
-fn settle(step: Step, fiber: Fiber, program: Arc<Loaded>) -> Begun {
-    match step {
-        Step::Waits(call) => Begun::Waits(Asleep { fiber: Some(fiber), call, program }),
-        Step::Over(result, thrown) => {
-            fiber.finish();
-            Begun::Over(over(result, thrown))
-        }
+    /// Reserves memory for the stack of a run, in the account that the program was loaded for.
+    fn reserve_stack(&self, bytes: u64) -> Result<Reservation, RunError> {
+        let own = self.bindings().memory.as_ref().map(Reservation::memory);
+        own.unwrap_or(self.engine.domain().memory()).reserve(bytes).map_err(|full| RunError::MemoryFull { full })
     }
 }
 
@@ -112,54 +167,99 @@ fn end(fiber: Fiber, program: &Loaded) {
 }
 
 /// The result of a run, whose poller is thrown what a host's future has thrown.
-fn over(result: Result<u64, RunError>, thrown: Option<Box<dyn Any + Send>>) -> Result<u64, RunError> {
+fn result_of(result: Result<u64, RunError>, thrown: Option<Box<dyn Any + Send>>) -> Result<u64, RunError> {
     match thrown {
         Some(panic) => resume_unwind(panic),
         None => result,
     }
 }
 
+/// The answer of a host's future.
+enum Polled {
+    Pending,
+    Ready,
+    Panicked(Box<dyn Any + Send>),
+    /// It was not polled: another thread has ended the run.
+    Ended,
+}
+
 impl Asleep {
-    /// Goes on if what the run waits for is ready.
+    /// Goes on if the call that the run waits for is ready; ends the run if another thread has asked for that.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, RunError>> {
+        let asked = self.may_be_ended() && self.fiber.as_ref().is_some_and(Fiber::is_asked);
         let Some(fiber) = &mut self.fiber else { return Poll::Ready(Err(RunError::Over)) };
         let engine = &self.program.engine.0;
         // SAFETY: the call lies on the stack of the run that waits, and nobody else uses it.
         let call = unsafe { &mut *self.call };
-        let polled = catch_unwind(AssertUnwindSafe(|| match engine.domain.is_forked() {
+        let polled = if engine.domain.is_forked() {
             // The run ends here: no guard is to be had.
-            true => Poll::Ready(()),
+            Polled::Ready
+        } else if asked {
+            Polled::Ended
+        } else {
             // SAFETY: the call stays where it is until the run goes on, and was not ready.
-            false => unsafe { call.poll(cx) },
-        }));
+            match catch_unwind(AssertUnwindSafe(|| unsafe { call.poll(cx) })) {
+                Ok(Poll::Pending) => Polled::Pending,
+                Ok(Poll::Ready(())) => Polled::Ready,
+                Err(panic) => Polled::Panicked(panic),
+            }
+        };
         let (step, refused) = match polled {
-            Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(())) => match engine.domain.enter_run() {
-                Ok(guard) => {
-                    // SAFETY: the run waits, and is in this guard's slot until it waits again or is over.
-                    let step = unsafe { fiber.go_on(guard.slot(), cx) };
-                    if let Step::Waits(call) = step {
-                        self.call = call;
-                        return Poll::Pending;
-                    }
-                    (step, None)
-                }
+            Polled::Pending => return self.park(cx),
+            Polled::Ready => match engine.domain.enter_run() {
+                // SAFETY: the run waits, and is in this guard's slot until it waits again or is over.
+                Ok(guard) => (unsafe { fiber.go_on(guard.slot(), engine.runs.clock(), cx) }, None),
                 // SAFETY: the run waits.
                 Err(error) => (unsafe { fiber.cancel(cx, None) }, Some(error)),
             },
             // SAFETY: the run waits.
-            Err(panic) => (unsafe { fiber.cancel(cx, Some(panic)) }, None),
+            Polled::Panicked(panic) => (unsafe { fiber.cancel(cx, Some(panic)) }, None),
+            Polled::Ended => return Poll::Ready(self.give_up(cx)),
         };
-        let thrown = match step {
+        match (step, refused) {
+            (Step::Waits(call), None) => {
+                self.call = call;
+                self.park(cx)
+            }
+            (step, refused) => {
+                let result = self.over(step);
+                Poll::Ready(refused.map_or(result, |error| Err(error.into())))
+            }
+        }
+    }
+
+    /// Whether other threads may end the run while it waits.
+    fn may_be_ended(&self) -> bool {
+        self.program.checks.interrupt
+    }
+
+    /// Waits, with the poller of this context to be woken by a thread that ends the run.
+    fn park(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, RunError>> {
+        if !self.may_be_ended() || !self.fiber.as_mut().is_some_and(|fiber| fiber.park(cx.waker())) {
+            return Poll::Pending;
+        }
+        Poll::Ready(self.give_up(cx))
+    }
+
+    /// Gives up a run that waits.
+    fn give_up(&mut self, cx: &mut Context<'_>) -> Result<u64, RunError> {
+        let Some(fiber) = &mut self.fiber else { return Err(RunError::Over) };
+        // SAFETY: the run waits.
+        let step = unsafe { fiber.cancel(cx, None) };
+        self.over(step)
+    }
+
+    /// Returns the result of a run that is over.
+    fn over(&mut self, step: Step) -> Result<u64, RunError> {
+        match step {
             Step::Over(result, thrown) => {
                 if let Some(fiber) = self.fiber.take() {
                     end(fiber, &self.program);
                 }
-                return Poll::Ready(over(refused.map_or(result, |error| Err(error.into())), thrown));
+                result_of(result, thrown)
             }
-            Step::Waits(_) => self.forget(),
-        };
-        Poll::Ready(Err(thrown))
+            Step::Waits(_) => Err(self.forget()),
+        }
     }
 
     /// A run that was given up waits again: a bug, whose stack stays as it is.

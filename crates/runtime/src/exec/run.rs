@@ -1,7 +1,7 @@
 //! Running a loaded program: its machine code, or its instructions by the interpreter.
 
 use crate::abi::begin;
-use crate::abi::limits::{Limits, RunLimits};
+use crate::abi::limits::{Limits, RunLimits, Terms};
 use crate::abi::run::Run;
 use crate::context::Parts;
 use crate::error::RunError;
@@ -62,7 +62,24 @@ impl Loaded {
         parts: Parts,
         limits: &RunLimits,
     ) -> Result<u64, RunError> {
-        let (runs, terms) = (&self.engine.0.runs, self.terms());
+        // SAFETY: the caller's contract.
+        unsafe { self.run_limited_as(guard, host, parts, self.terms(), limits) }
+    }
+
+    /// Runs it once, as [`Loaded::run_limited`], on these terms.
+    ///
+    /// # Safety
+    /// As for [`Loaded::run`].
+    #[inline(always)]
+    pub(crate) unsafe fn run_limited_as<'e>(
+        &'e self,
+        guard: impl Borrow<Guard<'e>>,
+        host: *mut (),
+        parts: Parts,
+        terms: Terms,
+        limits: &RunLimits,
+    ) -> Result<u64, RunError> {
+        let runs = &self.engine.0.runs;
         let named = || std::iter::once(self.limited());
         let limits = Limits::new(limits, runs, self.checks, named).map_err(|error| *error)?;
         match &self.form {
@@ -73,7 +90,7 @@ impl Loaded {
             // SAFETY: the caller's contract.
             Form::Interpreted(what) => unsafe {
                 let (context, packet, memory) = parts.slices();
-                self.interpret_limited(guard, what, host, context, packet, memory, limits)
+                self.interpret_limited(guard, what, host, context, packet, memory, (terms, limits))
             }
             .map_err(|error| *error),
             Form::Sleepable(_) => Err(self.cannot_wait()),
@@ -93,9 +110,9 @@ impl Loaded {
         context: *mut [u8],
         packet: *mut [u8],
         memory: *mut [u8],
-        limits: Limits<'_>,
+        (terms, limits): (Terms, Limits<'_>),
     ) -> Result<u64, Box<RunError>> {
-        let (runs, terms) = (&self.engine.0.runs, self.terms());
+        let runs = &self.engine.0.runs;
         let parts = Parts::of_slices(context, packet, memory);
         begin::begin_limited(runs, guard, host, parts, (terms, limits), self, |run, parts| {
             // SAFETY: the caller vouches for the parts; the run is one of this thread.

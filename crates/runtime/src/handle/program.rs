@@ -150,8 +150,8 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// guard. It may be polled by one thread after the other. Any program may be run so; sleepable ones
     /// ([`crate::Loader::sleepable`]) only so.
     ///
-    /// Runs may be interrupted while they wait: they end when they go on. A budget goes on, and deadlines are not
-    /// possible yet.
+    /// A run may be interrupted while it waits: its future is woken and ends. A budget goes on after a wait, as does a
+    /// deadline ([`Program::run_async_with`]).
     ///
     /// ```
     /// use bpf_runtime::{AsyncCaller, Config, Engine, Linker, Raw, assemble};
@@ -188,7 +188,25 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// then.
     pub fn run_async<'r, 'p>(&self, host: &'r mut H, data: C::Data<'r, 'p>) -> RunAsync<'r, C::Data<'r, 'p>, H> {
         // SAFETY: the program was loaded for `C` by a linker for `H`.
-        unsafe { RunAsync::new(&self.loaded, self.kept.as_ref(), host, (data, C::parts)) }
+        unsafe { RunAsync::new(&self.loaded, self.kept.as_ref(), host, (data, C::parts), None) }
+    }
+
+    /// Runs it once, as [`Program::run_async`], under limits of this run alone. A run that waits ends at its deadline,
+    /// and when its interrupter ends it: its future is woken, and the host function's future is dropped.
+    ///
+    /// # Errors
+    /// The future's: as [`Program::run_async`] and [`Program::run_with`].
+    ///
+    /// # Panics
+    /// As [`Program::run_async`].
+    pub fn run_async_with<'r, 'p>(
+        &self,
+        host: &'r mut H,
+        data: C::Data<'r, 'p>,
+        limits: &RunLimits,
+    ) -> RunAsync<'r, C::Data<'r, 'p>, H> {
+        // SAFETY: the program was loaded for `C` by a linker for `H`.
+        unsafe { RunAsync::new(&self.loaded, self.kept.as_ref(), host, (data, C::parts), Some(limits)) }
     }
 
     /// Runs the callbacks of the program's timers that are due (`bpf_timer_start`): on this thread, each once, with

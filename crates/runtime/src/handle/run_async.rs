@@ -1,8 +1,9 @@
 //! A run that may wait, as its user holds it: a future.
 
+use crate::abi::limits::RunLimits;
 use crate::context::Parts;
 use crate::error::RunError;
-use crate::exec::asleep::{Asleep, Begun};
+use crate::exec::asleep::{Asleep, AsyncTerms, Begun};
 use crate::handle::kept::Kept;
 use crate::program::loaded::Loaded;
 use bpf_quiesce::Settles;
@@ -24,6 +25,7 @@ pub struct RunAsync<'r, D, H> {
     program: Arc<Loaded>,
     /// As the program's handle has it.
     _kept: Option<Kept>,
+    limits: Option<Box<RunLimits>>,
     data: D,
     /// The context's.
     parts: fn(&mut D) -> Parts,
@@ -59,10 +61,12 @@ impl<'r, D, H: 'static> RunAsync<'r, D, H> {
         kept: Option<&Kept>,
         host: &'r mut H,
         (data, parts): (D, fn(&mut D) -> Parts),
+        limits: Option<&RunLimits>,
     ) -> Self {
         let (program, _kept) = (Arc::clone(program), kept.cloned());
+        let limits = limits.map(|limits| Box::new(limits.clone()));
         let (state, borrow) = (State::New, PhantomData);
-        RunAsync { state, program, _kept, data, parts, host, borrow, _pinned: PhantomPinned }
+        RunAsync { state, program, _kept, limits, data, parts, host, borrow, _pinned: PhantomPinned }
     }
 }
 
@@ -86,11 +90,12 @@ impl<D, H: 'static> Future for RunAsync<'_, D, H> {
             State::New => {
                 let parts = (this.parts)(&mut this.data);
                 let host = this.host.cast();
+                let terms = AsyncTerms { of: None, limits: this.limits.as_deref() };
                 // SAFETY: `Context` promises parts that are valid while `data` is borrowed, and that agree with its
                 // layout, for which the program was loaded; `H` is the linker's (`new`). Data and host are not touched
                 // again until the run is over, which it is before they go: by `Drop`, or because this is forgotten and
                 // the run with it. A sender of this has a `Send` host and data.
-                match unsafe { this.program.begin_async(host, parts, cx) } {
+                match unsafe { this.program.begin_async(host, parts, terms, cx) } {
                     Begun::Over(result) => Poll::Ready(result),
                     Begun::Waits(run) => {
                         this.state = State::Waits(run);

@@ -1,9 +1,13 @@
 //! Sleepable programs: runs that give their thread away while a host's future is not ready.
 
-#[path = "common/mod.rs"]
+#[path = "../common/mod.rs"]
 mod common;
-#[path = "../../object/tests/common/mod.rs"]
+#[path = "../../../object/tests/common/mod.rs"]
 mod elf;
+
+mod attacks;
+mod ends;
+mod hooks;
 
 use bpf_runtime::{
     AsyncCaller, BpfContext, Caller, Config, Dispatcher, DispatcherError, Engine, HelperError, Hook, HookError,
@@ -338,7 +342,7 @@ trait Choice {
 #[test]
 fn no_method_of_an_interface_is_sleepable() {
     for engine in engines(|_| ()) {
-        let object = Object::parse(include_bytes!("objects/policy.o")).unwrap();
+        let object = Object::parse(include_bytes!("../objects/policy.o")).unwrap();
         let linker = Linker::<()>::new(&engine);
         let maps = || MapSet::for_object(&engine, &object).unwrap();
         let refused = |result: Result<(), InterfaceError>| {

@@ -1,0 +1,169 @@
+//! The part of a run on a stack of its own that other threads look at: to end it while it waits, and at its deadline.
+//!
+//! Problem: a run that waits executes no code that tests whether it is to end, and its future may never be ready.
+//! Approach: while such a run waits, the waker of its poller lies here. A thread that ends the run marks its word and
+//! then wakes the poller, which looks at the word and gives the run up. Runs with a deadline are in a map ordered by
+//! deadline, so that a tick costs nothing while none has passed.
+//!
+//! Invariants:
+//! * The poller stores its waker and then looks at the word; a thread that ends the run marks the word and then takes
+//!   the waker. Both take the lock of the waker in between, so that the poller sees the mark, or is woken.
+//! * A run is in the map only while it is in progress: it is removed, under the map's lock, before its word is 0. So a
+//!   thread that has the lock marks the run for which the entry was made.
+//! * No lock is held while a waker is called or dropped, which are code of others.
+
+use crate::abi::clock::Clock;
+use crate::abi::level::Level;
+use crate::abi::watch::{INTERRUPTED, LATE, NEVER};
+use crossbeam_utils::CachePadded;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Instant;
+
+/// A run on a stack of its own, as other threads see it.
+pub(crate) struct Parked {
+    pub(super) level: CachePadded<Level>,
+    /// The [`crate::abi::watch::word_of`] the hook that the run is a part of; 0: none. Stored before the word of the
+    /// run, which is no other run's if there is a hook: see [`Parked::interrupt_part`].
+    whole: AtomicU64,
+    /// The waker of the run's last poller.
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Parked {
+    pub(super) fn new() -> Parked {
+        Parked { level: Level::new(0), whole: AtomicU64::new(0), waker: Mutex::new(None) }
+    }
+
+    /// Sets the hook that the next run is a part of; 0: none.
+    pub(super) fn set_whole(&self, whole: u64) {
+        // Relaxed: the release of the run's word orders it.
+        self.whole.store(whole, Ordering::Relaxed);
+    }
+
+    /// Asks the run to end if it is a part of this hook.
+    pub(super) fn interrupt_part(&self, whole: u64) {
+        // Acquire pairs with the release that stored the word: the hook is that of the run with this word, or of a
+        // later run. Then the exchange fails, since the word of a part of a hook does not come twice.
+        let word = self.level.word().load(Ordering::Acquire);
+        if word != 0 && self.whole.load(Ordering::Relaxed) == whole {
+            // Relaxed: see `is_asked`. If it fails, the run is over, or was asked to end before.
+            let by = word | INTERRUPTED;
+            let _ = self.level.word().compare_exchange(word, by, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether the run was asked to end.
+    pub(super) fn is_asked(&self) -> bool {
+        // Relaxed: the lock of the waker orders the mark, see the module.
+        self.level.word().load(Ordering::Relaxed) & INTERRUPTED != 0
+    }
+
+    /// Keeps the waker of a run that waits. Returns whether the run was asked to end.
+    pub(super) fn park(&self, waker: &Waker) -> bool {
+        let mut kept = self.waker();
+        let known = kept.as_ref().is_some_and(|kept| kept.will_wake(waker));
+        let before = if known { None } else { kept.replace(waker.clone()) };
+        drop(kept);
+        drop(before);
+        self.is_asked()
+    }
+
+    /// Takes the waker, to wake or to drop it.
+    pub(super) fn take_waker(&self) -> Option<Waker> {
+        self.waker().take()
+    }
+}
+
+/// Wakes pollers. A waker that panics does not keep the others from being woken.
+pub(super) fn wake(wakers: Vec<Waker>) {
+    for waker in wakers {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+            bpf_quiesce::drop_payload(panic);
+        }
+    }
+}
+
+/// The deadlines of runs on stacks of their own: by tick, and the address of the run for unique keys.
+#[derive(Default)]
+pub(super) struct Deadlines(Mutex<BTreeMap<(u64, usize), Arc<Parked>>>);
+
+/// The deadline of one run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Due {
+    tick: u64,
+    /// Whether the time that the run waits counts.
+    waits_count: bool,
+    /// When the current wait has begun, if it does not count.
+    since: Option<Instant>,
+}
+
+impl Due {
+    /// No deadline.
+    pub(super) const NEVER: Due = Due { tick: NEVER, waits_count: true, since: None };
+
+    pub(super) fn new(tick: u64, waits_count: bool) -> Due {
+        Due { tick, waits_count, since: None }
+    }
+}
+
+impl Deadlines {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(u64, usize), Arc<Parked>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A run with this deadline has begun.
+    pub(super) fn begin(&self, due: &Due, run: &Arc<Parked>) {
+        if due.tick != NEVER {
+            self.lock().insert((due.tick, Arc::as_ptr(run).addr()), Arc::clone(run));
+        }
+    }
+
+    /// A run with this deadline goes on. If its waits do not count, the deadline is later by the last wait.
+    pub(super) fn go_on(&self, due: &mut Due, run: &Arc<Parked>, clock: &Clock) {
+        if let Some(since) = due.since.take() {
+            due.tick = due.tick.saturating_add(clock.ticks(since.elapsed())).min(NEVER - 1);
+            clock.raise(due.tick);
+            self.begin(due, run);
+        }
+    }
+
+    /// A run with this deadline waits.
+    pub(super) fn wait(&self, due: &mut Due, run: &Arc<Parked>) {
+        if due.tick != NEVER && !due.waits_count && due.since.is_none() {
+            due.since = Some(Instant::now());
+            self.end(due, run);
+        }
+    }
+
+    /// A run with this deadline is over.
+    pub(super) fn end(&self, due: &Due, run: &Arc<Parked>) {
+        if due.tick != NEVER {
+            self.lock().remove(&(due.tick, Arc::as_ptr(run).addr()));
+        }
+    }
+
+    /// Marks the runs whose deadline is at this tick or before it. Returns their wakers.
+    pub(super) fn end_late(&self, now: u64) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        let mut deadlines = self.lock();
+        while let Some(first) = deadlines.first_entry() {
+            if first.key().0 > now {
+                break;
+            }
+            let run = first.remove();
+            let mark = |word: u64| (word & INTERRUPTED == 0).then_some(word | INTERRUPTED | LATE);
+            // Relaxed: see `is_asked`. If it fails, the run was asked to end before.
+            let _ = run.level.word().fetch_update(Ordering::Relaxed, Ordering::Relaxed, mark);
+            wakers.extend(run.take_waker());
+        }
+        wakers
+    }
+}

@@ -1,0 +1,167 @@
+//! A run of a hook that may wait, as its user holds it: a future.
+//!
+//! The run keeps the list of programs that the hook had when the future was made. A change of the hook does not affect
+//! it, and the code of programs that were detached is freed when the last run that has them is over. Each program is a
+//! run of its own for stacks and slots: a program that cannot wait holds a guard while it runs, and none is held
+//! between two programs.
+
+use crate::abi::limits::RunLimits;
+use crate::abi::watch::word_of;
+use crate::attach::published::List;
+use crate::context::Parts;
+use crate::engine::Engine;
+use crate::error::RunError;
+use crate::exec::asleep::{Asleep, AsyncTerms, Begun};
+use bpf_dispatcher::Policy;
+use bpf_quiesce::Settles;
+use core::fmt;
+use core::future::Future;
+use core::marker::{PhantomData, PhantomPinned};
+use core::ops::ControlFlow;
+use core::pin::Pin;
+use core::task::{self, Poll};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// A value of which the address identifies a hook.
+pub(super) type Identity = AtomicU64;
+
+/// A run of a hook ([`crate::Hook::run_async`]), which begins when it is polled first. Dropped before it is ready, it
+/// ends as a [`crate::RunAsync`] does.
+#[must_use = "futures do nothing unless they are polled"]
+pub struct HookRunAsync<'r, D, H> {
+    /// The program that waits.
+    waits: Option<Asleep>,
+    /// Until the run is over.
+    list: Option<Result<Arc<List>, RunError>>,
+    /// The position of the program that runs or is next.
+    at: usize,
+    result: u64,
+    policy: Policy,
+    /// The hook's, by which it interrupts its runs.
+    identity: Arc<Identity>,
+    limits: Option<Box<RunLimits>>,
+    engine: Engine,
+    data: D,
+    /// The context's.
+    parts: fn(&mut D) -> Parts,
+    /// A pointer: while the run waits, its host function's future has the reference.
+    host: *mut H,
+    /// The run's `&mut H`, lent for as long as this is: so it is invariant in `H`.
+    borrow: PhantomData<&'r mut H>,
+    /// The data may be what the run's parts point to.
+    _pinned: PhantomPinned,
+}
+
+// SAFETY: the pointer stands for a `&mut H`; a run that waits is `Send` but for its host and its data.
+unsafe impl<D: Send, H: Send> Send for HookRunAsync<'_, D, H> {}
+
+impl<D, H> fmt::Debug for HookRunAsync<'_, D, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HookRunAsync").field("at", &self.at).field("waits", &self.waits).finish_non_exhaustive()
+    }
+}
+
+impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
+    /// # Safety
+    /// The programs of the list must have been loaded for `H` and for the context of `parts`.
+    pub(super) unsafe fn new(
+        engine: &Engine,
+        list: Result<Arc<List>, RunError>,
+        (policy, identity): (Policy, &Arc<Identity>),
+        host: &'r mut H,
+        (data, parts): (D, fn(&mut D) -> Parts),
+        limits: Option<&RunLimits>,
+    ) -> Self {
+        HookRunAsync {
+            waits: None,
+            list: Some(list),
+            at: 0,
+            result: policy.of_empty(),
+            policy,
+            identity: Arc::clone(identity),
+            limits: limits.map(|limits| Box::new(limits.clone())),
+            engine: engine.clone(),
+            data,
+            parts,
+            host,
+            borrow: PhantomData,
+            _pinned: PhantomPinned,
+        }
+    }
+
+    /// Runs programs until one waits or the run is over.
+    fn go_on(&mut self, list: &Arc<List>, cx: &mut task::Context<'_>) -> Poll<Result<u64, RunError>> {
+        while let Some(listed) = list.get(self.at) {
+            let polled = match &mut self.waits {
+                Some(run) => run.poll(cx),
+                None => {
+                    let parts = (self.parts)(&mut self.data);
+                    let terms =
+                        AsyncTerms { of: Some(word_of(Arc::as_ptr(&self.identity))), limits: self.limits.as_deref() };
+                    // SAFETY: `Context` promises parts that are valid while `data` is borrowed, and that agree with its
+                    // layout, for which the program was loaded (`new`), as for `H`. Data and host are not touched again
+                    // until this program's run is over, which it is before they go: by `Drop`, or because this is
+                    // forgotten and the run with it. A sender of this has a `Send` host and data.
+                    match unsafe { listed.program.begin_async(self.host.cast(), parts, terms, cx) } {
+                        Begun::Over(result) => Poll::Ready(result),
+                        Begun::Waits(run) => {
+                            self.waits = Some(run);
+                            Poll::Pending
+                        }
+                    }
+                }
+            };
+            let Poll::Ready(verdict) = polled else { return Poll::Pending };
+            self.waits = None;
+            self.at += 1;
+            match verdict.map(|verdict| self.policy.after(self.result, verdict, listed.continue_on)) {
+                Ok(ControlFlow::Continue(so_far)) => self.result = so_far,
+                Ok(ControlFlow::Break(result)) => return Poll::Ready(Ok(result)),
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        Poll::Ready(Ok(self.result))
+    }
+}
+
+impl<D, H> HookRunAsync<'_, D, H> {
+    /// Ends the run and lets its list go.
+    fn end(&mut self) {
+        // The list may be the last owner of its programs. Also if a future panics as it is dropped.
+        let _settles = Settles(Arc::clone(self.engine.domain()));
+        let list = self.list.take();
+        // Before the list, which keeps its program, and before host and data, which it uses.
+        self.waits = None;
+        drop(list);
+    }
+}
+
+impl<D, H> Drop for HookRunAsync<'_, D, H> {
+    fn drop(&mut self) {
+        if self.list.is_some() {
+            self.end();
+        }
+    }
+}
+
+impl<D, H: 'static> Future for HookRunAsync<'_, D, H> {
+    type Output = Result<u64, RunError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
+        // SAFETY: nothing is moved out of it.
+        let this = unsafe { self.get_unchecked_mut() };
+        let list = match this.list.take() {
+            None => return Poll::Ready(Err(RunError::Over)),
+            Some(Err(error)) => return Poll::Ready(Err(error)),
+            Some(Ok(list)) => list,
+        };
+        this.list = Some(Ok(Arc::clone(&list)));
+        let polled = this.go_on(&list, cx);
+        drop(list);
+        if polled.is_ready() {
+            this.end();
+        }
+        polled
+    }
+}

@@ -1,0 +1,206 @@
+//! Attacks on runs that wait: wakers that are used at any time, signals, backtraces and overflows on a run's stack.
+
+use super::common::engines::engines;
+use super::{ONCE, after, block_on, load, poll, waits};
+use bpf_runtime::{AsyncCaller, Caller, Config, Engine, HelperError, Linker, Mode, Program, Raw, assemble};
+use std::backtrace::Backtrace;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::thread;
+
+/// Wakers that a host function has seen.
+type Wakers = Arc<Mutex<Vec<Waker>>>;
+
+/// `call 1001` is ready when the counter in its host has been raised by r1, and keeps every waker.
+fn keeps(engine: &Engine) -> Linker<(Wakers, Arc<AtomicU64>)> {
+    let mut linker = Linker::<(Wakers, Arc<AtomicU64>)>::new(engine);
+    linker
+        .func_async(1001, "wait", async |mut c: AsyncCaller<'_, (Wakers, Arc<AtomicU64>)>, by: u64| {
+            let (wakers, counter) = c.host();
+            let from = counter.load(Ordering::SeqCst);
+            poll_fn(|cx| {
+                wakers.lock().unwrap().push(cx.waker().clone());
+                if counter.load(Ordering::SeqCst) >= from + by { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        })
+        .unwrap();
+    linker
+}
+
+#[test]
+fn wakers_are_used_by_other_threads_and_after_the_end() {
+    for engine in engines(|config| config.interruptible = true) {
+        let linker = keeps(&engine);
+        let program = load(&linker, "r1 = 3\ncall 1001\nr1 = 2\ncall 1001\nr0 = 7\nexit");
+        let (wakers, counter) = (Wakers::default(), Arc::new(AtomicU64::new(0)));
+        let over = AtomicBool::new(false);
+        thread::scope(|s| {
+            for _ in 0..2 {
+                s.spawn(|| {
+                    while !over.load(Ordering::SeqCst) {
+                        counter.fetch_add(1, Ordering::SeqCst);
+                        // Of runs that wait, that go on and that are over.
+                        let all = wakers.lock().unwrap().clone();
+                        all.iter().for_each(Waker::wake_by_ref);
+                        thread::yield_now();
+                    }
+                });
+            }
+            for round in 0..30 {
+                let mut host = (Arc::clone(&wakers), Arc::clone(&counter));
+                if round % 3 == 0 {
+                    let mut run = Box::pin(program.run_async(&mut host, &mut []));
+                    let _ = poll(run.as_mut());
+                    drop(run);
+                } else {
+                    assert_eq!(block_on(program.run_async(&mut host, &mut [])).unwrap(), 7);
+                }
+                wakers.lock().unwrap().truncate(50);
+            }
+            over.store(true, Ordering::SeqCst);
+        });
+        assert_eq!(engine.async_runs(), 0);
+        let last = std::mem::take(&mut *wakers.lock().unwrap());
+        drop((program, linker, engine));
+        last.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[test]
+fn a_run_that_waits_is_dropped_after_its_engine() {
+    for engine in engines(|_| ()) {
+        let program = load(&waits(&engine), ONCE);
+        let (mut a, mut b) = (0, 0);
+        let mut dropped = Box::pin(program.run_async(&mut a, &mut []));
+        let mut last = Box::pin(program.run_async(&mut b, &mut []));
+        assert!(poll(dropped.as_mut()).is_pending());
+        assert!(poll(last.as_mut()).is_pending());
+        drop((program, engine));
+        drop(dropped);
+        assert!(matches!(poll(last.as_mut()), Poll::Ready(Ok(7))));
+    }
+}
+
+/// The program that the signal handler runs, and how often it has.
+static IN_HANDLER: AtomicPtr<Program<Raw, u64>> = AtomicPtr::new(std::ptr::null_mut());
+static HANDLED: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn handler(_: libc::c_int) {
+    // SAFETY: null, or a program that the test keeps while signals are raised.
+    let Some(program) = (unsafe { IN_HANDLER.load(Ordering::SeqCst).as_ref() }) else { return };
+    if matches!(program.run(&mut 0, &mut [0; 5]), Ok(5)) {
+        HANDLED.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_signal_handler_runs_programs_on_the_stack_of_a_run() {
+    // SAFETY: a valid action; no other test of this process uses the signal.
+    unsafe { libc::signal(libc::SIGUSR2, handler as *const () as libc::sighandler_t) };
+    for engine in engines(|_| ()) {
+        let mut linker = waits(&engine);
+        linker
+            .func(1002, "raise", |_: &mut Caller<'_, u64>| {
+                // SAFETY: the signal has a handler.
+                unsafe { libc::raise(libc::SIGUSR2) };
+            })
+            .unwrap()
+            .func_async(1003, "raises", async |_: AsyncCaller<'_, u64>| {
+                // SAFETY: the signal has a handler.
+                unsafe { libc::raise(libc::SIGUSR2) };
+                after(1).await;
+                // SAFETY: the signal has a handler.
+                unsafe { libc::raise(libc::SIGUSR2) };
+            })
+            .unwrap();
+        let mut plain = linker.loader::<Raw>().insns("plain", assemble("r0 = r2\nexit").unwrap()).unwrap();
+        let program = load(&linker, "call 1002\nr1 = 1\ncall 1001\ncall 1002\ncall 1003\nr0 = 9\nexit");
+        IN_HANDLER.store(&raw mut plain, Ordering::SeqCst);
+        let before = HANDLED.load(Ordering::SeqCst);
+        for _ in 0..10 {
+            assert_eq!(block_on(program.run_async(&mut 0, &mut [])).unwrap(), 9);
+        }
+        IN_HANDLER.store(std::ptr::null_mut(), Ordering::SeqCst);
+        assert_eq!(HANDLED.load(Ordering::SeqCst) - before, 40);
+    }
+}
+
+#[test]
+fn backtraces_and_panics_pass_through_the_stack_of_a_run() {
+    // Behind emitted code nothing is seen unless its frames are registered (`DebugOptions`).
+    let depth = |trace: &Backtrace| trace.to_string().lines().count();
+    for engine in engines(|_| ()) {
+        let mut linker = Linker::<Vec<Backtrace>>::new(&engine);
+        linker
+            .func_async(1001, "trace", async |mut c: AsyncCaller<'_, Vec<Backtrace>>| {
+                c.host().push(Backtrace::force_capture());
+                after(1).await;
+                c.host().push(Backtrace::force_capture());
+            })
+            .unwrap()
+            .func(1002, "trace_plain", |c: &mut Caller<'_, Vec<Backtrace>>| {
+                c.host().push(Backtrace::force_capture());
+            })
+            .unwrap()
+            .func(1003, "panics", |_: &mut Caller<'_, Vec<Backtrace>>| -> u64 { panic!("in a host function") })
+            .unwrap();
+        let program = load(&linker, "call 1002\ncall 1001\ncall 1002\nr0 = 1\nexit");
+        let mut traces = Vec::new();
+        assert_eq!(block_on(program.run_async(&mut traces, &mut [])).unwrap(), 1);
+        assert_eq!(traces.len(), 4);
+        let least = if engine.config().mode == Mode::Interpreter { 8 } else { 2 };
+        assert!(traces.iter().all(|trace| depth(trace) >= least), "{traces:?}");
+        let panics = load(&linker, "call 1001\ncall 1003\nexit");
+        let error = block_on(panics.run_async(&mut traces, &mut [])).unwrap_err();
+        let bpf_runtime::RunError::Host { source: HelperError::Panicked(text), .. } = &error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(text.to_string(), "in a host function");
+    }
+}
+
+/// In the environment of a process whose host function overflows the stack of a run.
+const OVERFLOWS: &str = "BPF_RUN_STACK_OVERFLOWS";
+
+#[inline(never)]
+fn recurse(depth: u64) -> u64 {
+    let mut frame = [0u8; 512];
+    let frame = std::hint::black_box(&mut frame);
+    frame[(depth % 512) as usize] = 1;
+    if depth == u64::MAX { 0 } else { recurse(depth + 1) + u64::from(std::hint::black_box(frame)[0]) }
+}
+
+/// Memory beside the stack of a run is not written to by a host function that overflows it: the process ends.
+#[test]
+#[cfg(target_os = "linux")]
+fn an_overflow_of_the_stack_of_a_run_hits_its_guard_page() {
+    use std::os::unix::process::ExitStatusExt;
+    if bpf_testkit::emulated() {
+        return bpf_testkit::skipped("an overflow of a run's stack", &"qemu would end with its guest");
+    }
+    if std::env::var_os(OVERFLOWS).is_some() {
+        let engine = Engine::new(Config::default()).unwrap();
+        let mut linker = waits(&engine);
+        linker.func(1002, "overflows", |_: &mut Caller<'_, u64>| recurse(0)).unwrap();
+        let program = load(&linker, "r1 = 1\ncall 1001\ncall 1002\nexit");
+        let result = block_on(program.run_async(&mut 0, &mut []));
+        println!("came back: {result:?}");
+        return;
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "attacks::an_overflow_of_the_stack_of_a_run_hits_its_guard_page", "--nocapture"])
+        .env(OVERFLOWS, "1")
+        .output()
+        .unwrap();
+    let said = [child.stdout, child.stderr].concat();
+    let signal = child.status.signal();
+    assert!(
+        matches!(signal, Some(libc::SIGSEGV | libc::SIGABRT)),
+        "{:?}\n{}",
+        child.status,
+        String::from_utf8_lossy(&said)
+    );
+}

@@ -1,0 +1,239 @@
+//! Ends of runs that wait: deadlines, interruptions, budgets, memory.
+
+use super::common::engines::engines;
+use super::{Dropped, ONCE, after, block_on, load, poll, waits};
+use bpf_runtime::{AsyncCaller, Engine, Linker, Program, Raw, RunError, RunLimits, assemble};
+use std::future::pending;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::thread;
+use std::time::Duration;
+
+/// `call 1001` waits for ever, and sets the host's flag when its future is dropped.
+fn never(engine: &Engine) -> Linker<Arc<AtomicBool>> {
+    let mut linker = Linker::<Arc<AtomicBool>>::new(engine);
+    linker
+        .func_async(1001, "never", async |mut c: AsyncCaller<'_, Arc<AtomicBool>>| {
+            let gone = Arc::clone(c.host());
+            let _dropped = Dropped(&gone);
+            pending::<()>().await;
+        })
+        .unwrap();
+    linker
+}
+
+const NEVER: &str = "call f\nexit\nf:\nr6 = 1\ncall 1001\nr0 = 0\nexit";
+
+/// Where [`NEVER`] waits.
+fn is_at_the_call(error: &RunError) -> bool {
+    let (RunError::Deadline { insn, origin } | RunError::Interrupted { insn, origin }) = error else { return false };
+    let origin = origin.as_ref().unwrap();
+    insn.map(|insn| insn.0) == Some(3) && origin.program == "test" && origin.callers.len() == 1
+}
+
+#[test]
+fn a_deadline_ends_a_run_whose_future_is_never_ready() {
+    for engine in engines(|config| config.interruptible = true) {
+        let linker = never(&engine);
+        let program = load(&linker, NEVER);
+        for _ in 0..3 {
+            let mut gone = Arc::default();
+            let (limits, error) = loop {
+                let limits = RunLimits::new().deadline(engine.deadline_in(Duration::from_millis(5)).unwrap());
+                let error = block_on(program.run_async_with(&mut gone, &mut [], &limits)).unwrap_err();
+                // On a machine that is so slow, the deadline may pass before the run begins.
+                if !matches!(error, RunError::Deadline { insn: None, .. }) {
+                    break (limits, error);
+                }
+            };
+            assert!(matches!(error, RunError::Deadline { .. }) && is_at_the_call(&error), "{error:?}");
+            assert!(gone.load(Ordering::SeqCst), "the future is dropped");
+            // It has passed before the run begins.
+            let error = block_on(program.run_async_with(&mut gone, &mut [], &limits)).unwrap_err();
+            assert!(matches!(error, RunError::Deadline { .. }), "{error:?}");
+        }
+        assert_eq!(engine.async_runs(), 0);
+        // Many, of which half are over before their deadline.
+        let linker = waits(&engine);
+        let once = load(&linker, ONCE);
+        let limits = RunLimits::new().deadline(engine.deadline_in(Duration::from_millis(20)).unwrap());
+        let (mut hosts, mut flag) = ([0; 50], Arc::default());
+        for host in &mut hosts {
+            let mut run = Box::pin(once.run_async_with(host, &mut [], &limits));
+            if let Poll::Ready(early) = poll(run.as_mut()) {
+                assert!(matches!(early, Err(RunError::Deadline { .. })), "{early:?}");
+                continue;
+            }
+            let ended = poll(run.as_mut());
+            assert!(matches!(ended, Poll::Ready(Ok(7) | Err(RunError::Deadline { .. }))), "{ended:?}");
+        }
+        let late = block_on(program.run_async_with(&mut flag, &mut [], &limits)).unwrap_err();
+        assert!(matches!(late, RunError::Deadline { .. }), "{late:?}");
+        // The deadlines of runs that are over end no later run on their stacks.
+        assert_eq!(block_on(once.run_async(&mut 0, &mut [])).unwrap(), 7);
+    }
+}
+
+#[test]
+fn a_deadline_ends_a_run_that_computes_after_a_wait() {
+    for engine in engines(|config| config.interruptible = true) {
+        let linker = waits(&engine);
+        let text = "r1 = 3\ncall 1001\nr0 = 0\nr0 += 1\ngoto -2";
+        let loader = || linker.loader::<Raw>().sleepable(true).hybrid().budget(u64::MAX);
+        let program: Program<Raw, u64> = loader().insns("test", assemble(text).unwrap()).unwrap();
+        let limits = RunLimits::new().deadline(engine.deadline_in(Duration::from_millis(5)).unwrap());
+        let error = block_on(program.run_async_with(&mut 0, &mut [], &limits)).unwrap_err();
+        assert!(matches!(error, RunError::Deadline { .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn waits_count_against_a_deadline_or_move_it() {
+    let limit = Duration::from_millis(1500);
+    thread::scope(|s| {
+        for engine in engines(|config| config.interruptible = true) {
+            s.spawn(move || {
+                let linker = waits(&engine);
+                let program = load(&linker, "r1 = 1\ncall 1001\nr1 = 1\ncall 1001\nr0 = 7\nexit");
+                let (mut a, mut b) = (0, 0);
+                let limits = RunLimits::new().deadline(engine.deadline_in(limit).unwrap());
+                let mut counted = pin!(program.run_async_with(&mut a, &mut [], &limits));
+                let without = limits.clone().without_waits();
+                let mut moved = pin!(program.run_async_with(&mut b, &mut [], &without));
+                assert!(poll(counted.as_mut()).is_pending());
+                assert!(poll(moved.as_mut()).is_pending());
+                thread::sleep(limit + Duration::from_millis(300));
+                assert!(matches!(poll(counted), Poll::Ready(Err(RunError::Deadline { .. }))));
+                // It waits once more, and computes little.
+                let second = poll(moved.as_mut());
+                assert!(second.is_pending(), "{second:?}");
+                thread::sleep(limit / 2);
+                let over = poll(moved);
+                assert!(matches!(over, Poll::Ready(Ok(7))), "{over:?}");
+            });
+        }
+    });
+}
+
+#[test]
+fn an_interruption_wakes_a_run_that_waits() {
+    for engine in engines(|config| config.interruptible = true) {
+        let linker = never(&engine);
+        let program = load(&linker, NEVER);
+        let interrupter = engine.interrupter();
+        let by: [&(dyn Fn() + Sync); 3] =
+            [&|| program.interrupt(), &|| engine.interrupt(), &|| interrupter.interrupt()];
+        for interrupt in by {
+            let mut gone = Arc::default();
+            let limits = RunLimits::new().interrupter(&interrupter);
+            let over = AtomicBool::new(false);
+            let error = thread::scope(|s| {
+                let (over, engine) = (&over, &engine);
+                s.spawn(move || {
+                    while !over.load(Ordering::SeqCst) {
+                        if engine.async_runs() == 1 {
+                            interrupt();
+                        }
+                        thread::yield_now();
+                    }
+                });
+                let error = block_on(program.run_async_with(&mut gone, &mut [], &limits)).unwrap_err();
+                over.store(true, Ordering::SeqCst);
+                error
+            });
+            assert!(matches!(error, RunError::Interrupted { .. }), "{error:?}");
+            assert!(gone.load(Ordering::SeqCst));
+        }
+        assert_eq!(engine.async_runs(), 0);
+    }
+}
+
+#[test]
+fn limits_that_a_program_was_not_compiled_for_are_refused() {
+    for engine in engines(|_| ()) {
+        let linker = waits(&engine);
+        let program = load(&linker, ONCE);
+        let limits = RunLimits::new().deadline(engine.deadline_in(Duration::from_secs(60)).unwrap());
+        let error = block_on(program.run_async_with(&mut 0, &mut [], &limits)).unwrap_err();
+        assert!(matches!(error, RunError::Unlimited { .. }), "{error:?}");
+        let plain = linker.loader::<Raw>().insns("plain", assemble("r0 = 0\nexit").unwrap()).unwrap();
+        let error = block_on(plain.run_async_with(&mut 0, &mut [], &limits)).unwrap_err();
+        assert!(matches!(error, RunError::Unlimited { .. }), "{error:?}");
+        assert_eq!(engine.async_runs(), 0);
+    }
+    for engine in engines(|config| config.budget = Some(100)) {
+        let linker = waits(&engine);
+        let text = "r6 = 0\nagain: r1 = 1\ncall 1001\nr6 += 1\nif r6 != 5 goto again\nr0 = 0\nexit";
+        let program = load(&linker, text);
+        let spent = |budget| block_on(program.run_async_with(&mut 0, &mut [], &RunLimits::new().budget(budget)));
+        assert_eq!(spent(9).unwrap(), 0);
+        assert!(matches!(spent(8), Err(RunError::Budget { .. })));
+    }
+}
+
+#[test]
+fn stacks_count_against_the_memory_of_engine_and_account() {
+    for engine in engines(|config| config.memory_limit = 1 << 20) {
+        let linker = waits(&engine);
+        let program = load(&linker, ONCE);
+        let account = engine.account("plug-in", 100_000);
+        let of = linker.loader::<Raw>().sleepable(true).account(&account).insns("of", assemble(ONCE).unwrap()).unwrap();
+        for (program, whose) in [(&program, "one engine"), (&of, "this account")] {
+            let before = (engine.domain().memory().used(), account.used());
+            let mut hosts = [0; 200];
+            let mut runs = Vec::new();
+            let mut refused = None;
+            for host in &mut hosts {
+                let mut run = Box::pin(program.run_async(host, &mut []));
+                match poll(run.as_mut()) {
+                    Poll::Pending => runs.push(run),
+                    Poll::Ready(result) => {
+                        refused = Some(result.unwrap_err());
+                        break;
+                    }
+                }
+            }
+            let error = refused.expect("a limit");
+            let RunError::MemoryFull { full } = &error else { panic!("{error}") };
+            assert!(full.whose.to_string().contains(whose), "{error}");
+            assert!(!runs.is_empty());
+            // The others go on, and the memory is there again.
+            for mut run in runs {
+                assert!(matches!(poll(run.as_mut()), Poll::Ready(Ok(7))));
+            }
+            assert_eq!((engine.domain().memory().used(), account.used()), before);
+            assert_eq!(block_on(program.run_async(&mut 0, &mut [])).unwrap(), 7);
+        }
+    }
+}
+
+#[test]
+fn a_run_is_polled_once_more_at_most_after_it_was_ended() {
+    for engine in engines(|config| config.interruptible = true) {
+        let mut linker = Linker::<u64>::new(&engine);
+        linker
+            .func_async(1001, "counts", async |mut c: AsyncCaller<'_, u64>| {
+                let host = c.host();
+                std::future::poll_fn(|_| {
+                    *host += 1;
+                    Poll::<()>::Pending
+                })
+                .await;
+            })
+            .unwrap();
+        let program = load(&linker, "call 1001\nr0 = 0\nexit");
+        let mut polls = 0;
+        let mut run = Box::pin(program.run_async(&mut polls, &mut []));
+        assert!(poll(run.as_mut()).is_pending());
+        program.interrupt();
+        assert!(matches!(poll(run.as_mut()), Poll::Ready(Err(RunError::Interrupted { .. }))));
+        drop(run);
+        assert_eq!(polls, 1, "not polled after the interruption");
+        // The next run on the stack is not ended.
+        let linker = waits(&engine);
+        assert_eq!(block_on(load(&linker, ONCE).run_async(&mut 0, &mut [])).unwrap(), 7);
+        block_on(after(1));
+    }
+}

@@ -1,0 +1,127 @@
+//! Hooks whose programs wait, and changes of them while they do.
+
+use super::common::engines::engines;
+use super::{ONCE, after, block_on, load, poll, waits};
+use bpf_runtime::{AsyncCaller, Hook, HookError, Linker, Plan, Policy, Raw, RunError, RunLimits, assemble};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+#[test]
+fn the_programs_of_a_hook_wait_one_after_the_other() {
+    for engine in engines(|config| config.budget = Some(1000)) {
+        let linker = waits(&engine);
+        let plain = linker.loader::<Raw>().insns("plain", assemble("r0 = 2\nexit").unwrap()).unwrap();
+        let waiting = load(&linker, "r1 = 2\ncall 1001\nr0 = 2\nexit");
+        let deny = load(&linker, "r1 = 1\ncall 1001\nr0 += 40\nexit");
+        let hook = Hook::<Raw, u64>::sleepable(&engine, Policy::FirstVerdict { pass: 2 }).unwrap();
+        // Without a sleepable program, it is a hook like any other.
+        hook.attach(&plain).unwrap();
+        assert_eq!(hook.run(&mut 0, &mut []).unwrap(), 2);
+        assert_eq!(block_on(hook.run_async(&mut 0, &mut [])).unwrap(), 2);
+        hook.attach(&waiting).unwrap();
+        let mut host = 0;
+        let mut run = Box::pin(hook.run_async(&mut host, &mut []));
+        assert!(poll(run.as_mut()).is_pending());
+        // Nothing is held.
+        engine.domain().synchronize().unwrap();
+        assert!(matches!(hook.run(&mut 0, &mut []), Err(RunError::Sleepable { .. })));
+        assert!(matches!(hook.run_with(&mut 0, &mut [], &RunLimits::new()), Err(RunError::Sleepable { .. })));
+        assert!(poll(run.as_mut()).is_pending());
+        assert!(matches!(poll(run.as_mut()), Poll::Ready(Ok(2))));
+        assert!(matches!(poll(run.as_mut()), Poll::Ready(Err(RunError::Over))));
+        drop(run);
+        hook.attach(&deny).unwrap();
+        assert_eq!(block_on(hook.run_async(&mut host, &mut [])).unwrap(), 40 + 3);
+        // The budget is each program's.
+        let limits = RunLimits::new().budget(1);
+        assert_eq!(block_on(hook.run_async_with(&mut host, &mut [], &limits)).unwrap(), 40 + 5);
+        // Given up at each poll.
+        for polls in 0..4 {
+            let mut run = Box::pin(hook.run_async(&mut host, &mut []));
+            for _ in 0..polls {
+                assert!(poll(run.as_mut()).is_pending());
+            }
+            drop(run);
+            assert_eq!(engine.async_runs(), 0);
+        }
+        hook.detach(&waiting).unwrap();
+        hook.detach(&deny).unwrap();
+        assert_eq!(hook.run(&mut 0, &mut []).unwrap(), 2);
+        // A hook that was not made for them refuses them.
+        let other = Hook::<Raw, u64>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        assert!(matches!(other.attach(&waiting), Err(HookError::Sleepable { .. })));
+        assert!(matches!(hook.replace(&waiting, &deny), Err(HookError::NotAttached { .. })));
+    }
+}
+
+#[test]
+fn a_run_keeps_the_programs_that_the_hook_had() {
+    for engine in engines(|_| ()) {
+        // Each version has a closure of its own, whose captured value says whether its code is still kept.
+        let version = |number: u64, kept: &Arc<()>| {
+            let mut linker = Linker::<()>::new(&engine);
+            let kept = Arc::clone(kept);
+            linker
+                .func_async(1001, "number", move |_: AsyncCaller<'_, ()>| {
+                    let kept = Arc::clone(&kept);
+                    async move {
+                        after(1).await;
+                        drop(kept);
+                        number
+                    }
+                })
+                .unwrap();
+            load(&linker, "call 1001\nr6 = r0\ncall 1001\nr0 += r6\nexit")
+        };
+        let settle = || {
+            engine.domain().synchronize().unwrap();
+            engine.domain().reclaim();
+        };
+        let (first, second) = (Arc::new(()), Arc::new(()));
+        let hook = Hook::<Raw, ()>::sleepable(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        let (mut a, mut b, mut c) = ((), (), ());
+        let mut old = version(1, &first);
+        hook.attach(&old).unwrap();
+        let mut before = Box::pin(hook.run_async(&mut a, &mut []));
+        let mut dropped = Box::pin(hook.run_async(&mut c, &mut []));
+        assert!(poll(before.as_mut()).is_pending());
+        assert!(poll(dropped.as_mut()).is_pending());
+        let new = version(2, &second);
+        drop(Plan::new().replace(&hook, &old, &new).commit().unwrap());
+        old = new;
+        let mut after = Box::pin(hook.run_async(&mut b, &mut []));
+        assert!(poll(after.as_mut()).is_pending());
+        settle();
+        assert!(Arc::strong_count(&first) > 1, "runs that wait keep their program");
+        assert_eq!(block_on(before).unwrap(), 2);
+        assert!(Arc::strong_count(&first) > 1, "one run waits still");
+        drop(dropped);
+        settle();
+        assert_eq!(Arc::strong_count(&first), 1, "the code of the first version is freed");
+        // The hook goes while a run of it waits.
+        drop((hook, old));
+        settle();
+        assert_eq!(block_on(after).unwrap(), 4);
+        settle();
+        assert_eq!((Arc::strong_count(&second), engine.async_runs()), (1, 0));
+    }
+}
+
+#[test]
+fn a_hook_is_interrupted_while_it_waits() {
+    for engine in engines(|config| config.interruptible = true) {
+        let linker = waits(&engine);
+        let program = load(&linker, ONCE);
+        let hooks = [(); 2].map(|()| Hook::<Raw, u64>::sleepable(&engine, Policy::LastWins { empty: 0 }).unwrap());
+        hooks.iter().for_each(|hook| hook.attach(&program).unwrap());
+        let (mut a, mut b) = (0, 0);
+        let mut ended = pin!(hooks[0].run_async(&mut a, &mut []));
+        let mut goes_on = pin!(hooks[1].run_async(&mut b, &mut []));
+        assert!(poll(ended.as_mut()).is_pending());
+        assert!(poll(goes_on.as_mut()).is_pending());
+        hooks[0].interrupt();
+        assert!(matches!(poll(ended), Poll::Ready(Err(RunError::Interrupted { .. }))));
+        assert!(matches!(poll(goes_on), Poll::Ready(Ok(7))));
+    }
+}
