@@ -144,6 +144,7 @@ programs! {
     vwrite native_vwrite scalar_vwrite noise;
     crct native_crct scalar_crct noise;
     json native_json scalar_json text;
+    opcodes native_opcodes scalar_opcodes noise;
 }
 
 /// Fills the words with pseudo-random numbers (splitmix64), the same on every run.

@@ -6,7 +6,7 @@
 
 use crate::frame::Frame;
 use bpf_isa::Size;
-use bpf_jit::{Base, Func, Lir, Mem, Op, TailKey, Val};
+use bpf_jit::{Base, Func, Lir, Mem, Op, TailKey, Val, switches};
 
 const INSN: usize = 4;
 /// `movz` and three `movk`.
@@ -86,11 +86,15 @@ pub fn size_bound(op: &Op) -> usize {
 /// The hidden argument, the instruction's number, the place, a jump.
 const STOP: usize = SLOT + 2 * INSN + INSN + INSN;
 
+/// The jump through a table: the value from a slot, the comparison, and the table's address and entry.
+const SWITCH: usize = SLOT + 2 * (CONST + INSN) + BRANCH + 8 * INSN;
+
 /// The most bytes of code that a function can take.
 pub fn func_size_bound(func: &Func) -> usize {
     // A landing pad or signature, probes, the frame; six parameters.
     let prologue = Frame::MAX_CODE + Frame::MAX_PROBES + 6 * SLOT + 3 * INSN;
-    prologue + func.all_ops().map(size_bound).sum::<usize>()
+    let tables = switches(func).iter().map(|switch| SWITCH + 4 * switch.targets.len()).sum::<usize>();
+    prologue + func.all_ops().map(size_bound).sum::<usize>() + tables
 }
 
 /// The most bytes of code that a program can take: its functions, and a stop sequence for each reason.

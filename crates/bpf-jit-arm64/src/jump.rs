@@ -60,6 +60,8 @@ pub(crate) enum Jump {
     Bit { set: bool, bit: u8, reg: Gpr },
     /// `adr`
     Address { dst: Gpr },
+    /// The entry of a jump table: four bytes, the label's distance from their first.
+    Entry,
 }
 
 /// Whether an instruction with a signed field of `bits` bits, scaled by `1 << scale`, reaches `distance`.
@@ -75,7 +77,7 @@ impl Jump {
             Jump::If(cc) => Jump::If(cc.inverted()),
             Jump::Zero { nonzero, width, reg } => Jump::Zero { nonzero: !nonzero, width, reg },
             Jump::Bit { set, bit, reg } => Jump::Bit { set: !set, bit, reg },
-            Jump::Always | Jump::Call | Jump::Address { .. } => self,
+            Jump::Always | Jump::Call | Jump::Address { .. } | Jump::Entry => self,
         }
     }
 
@@ -103,6 +105,7 @@ impl Jump {
             Jump::Bit { set: false, bit, reg } => asm!(out; tbz X(reg), u32::from(bit), distance),
             Jump::Bit { set: true, bit, reg } => asm!(out; tbnz X(reg), u32::from(bit), distance),
             Jump::Address { dst } => asm!(out; adr X(dst), distance),
+            Jump::Entry => out.extend_from_slice(&distance.to_le_bytes()),
         }
     }
 }
@@ -112,7 +115,7 @@ impl Branch for Jump {
 
     fn lengths(self) -> (u8, u8) {
         match self {
-            Jump::Always | Jump::Call => (4, 4),
+            Jump::Always | Jump::Call | Jump::Entry => (4, 4),
             Jump::If(_) | Jump::Zero { .. } | Jump::Bit { .. } => (4, 8),
             Jump::Address { .. } => (4, 16),
         }
@@ -124,6 +127,7 @@ impl Branch for Jump {
             Jump::If(_) | Jump::Zero { .. } => reaches(distance, 19, 2),
             Jump::Bit { .. } => reaches(distance, 14, 2),
             Jump::Address { .. } => reaches(distance, 21, 0),
+            Jump::Entry => i32::try_from(distance).is_ok(),
         }
     }
 
@@ -131,7 +135,7 @@ impl Branch for Jump {
         match self {
             Jump::Always | Jump::Call => reaches(distance, 26, 2),
             Jump::If(_) | Jump::Zero { .. } | Jump::Bit { .. } => reaches(distance - 4, 26, 2),
-            Jump::Address { .. } => i32::try_from(distance).is_ok(),
+            Jump::Address { .. } | Jump::Entry => i32::try_from(distance).is_ok(),
         }
     }
 
@@ -149,9 +153,13 @@ impl Branch for Jump {
                 let high = distance as u32 >> 16;
                 asm!(out; adr X(dst), 0; movz W(AUX), low; movk W(AUX), high, lsl 16; add XSP(dst), XSP(dst), W(AUX), sxtw);
             }
-            Jump::Always | Jump::Call | Jump::If(_) | Jump::Zero { .. } | Jump::Bit { .. } | Jump::Address { .. } => {
-                self.write_short(distance, out)
-            }
+            Jump::Always
+            | Jump::Call
+            | Jump::If(_)
+            | Jump::Zero { .. }
+            | Jump::Bit { .. }
+            | Jump::Address { .. }
+            | Jump::Entry => self.write_short(distance, out),
         }
     }
 
@@ -178,6 +186,7 @@ mod tests {
             Jump::If(_) | Jump::Zero { .. } => field(word, 5, 19, 4),
             Jump::Bit { .. } => field(word, 5, 14, 4),
             Jump::Address { .. } => field(word, 5, 19, 4) + i64::from(word >> 29 & 3),
+            Jump::Entry => i64::from(word.cast_signed()),
         }
     }
 

@@ -22,7 +22,7 @@ mod tail_call;
 use crate::emit::branch::Comparison;
 use crate::frame::Frame;
 use crate::jump::{Cc, Jump};
-use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, MachineDesc, Op, Shape, Skeleton, Val};
+use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, MachineDesc, Op, Shape, Skeleton, Switch, Val};
 use bpf_jit_code::layout::Label;
 use bpf_jit_code::{Code, UnwindOp};
 
@@ -119,8 +119,13 @@ impl bpf_jit::Emitter for Emitter<'_> {
         self.s.bind(self.s.block(block));
     }
 
+    fn switch(&mut self, switch: &Switch) {
+        self.switch_by_table(switch);
+    }
+
     fn finish(mut self) -> Result<(), EmitError> {
         self.stubs();
+        self.s.tables(Jump::Entry, self.code);
         // udf #0.
         self.s.end_function(0, self.options, self.code)
     }

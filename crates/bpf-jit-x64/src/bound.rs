@@ -4,7 +4,7 @@
 //! every operand in a slot, every displacement and constant at its longest, every branch in its long form,
 //! and the padding before each loop.
 
-use bpf_jit::{BinOp, Func, Lir, Op, TailKey, Val, innermost_loops};
+use bpf_jit::{BinOp, Func, Lir, Op, TailKey, Val, innermost_loops, switches};
 use bpf_jit_code::layout::LOOP_PADDING;
 
 /// A load or store of a slot: REX, opcode, ModRM, SIB, disp32.
@@ -29,6 +29,9 @@ const PROBE: usize = 2 * MEM + 3 * REG + REG_IMM + 2;
 const PROLOGUE: usize = 4 + 1 + REG + 2 * (PROBE + REG_IMM) + 6 * 2 + 6 * SLOT + 3 * REG;
 /// Four stop sequences and the retpoline.
 const SHARED: usize = 4 * (MEM + 3 * SLOT + JMP) + 32;
+
+/// The jump through a table: the value from a slot, the comparison, and the table's address and entry.
+const SWITCH: usize = SLOT + IMM + REG + REG_IMM + JCC + REG_IMM + 4 + 3 * REG;
 
 /// Upper bound of the bytes one op takes, out-of-line parts included.
 pub fn size_bound(op: &Op) -> usize {
@@ -75,7 +78,8 @@ pub fn size_bound(op: &Op) -> usize {
 /// Upper bound of the bytes a function takes.
 pub fn func_size_bound(func: &Func) -> usize {
     let padding = usize::from(LOOP_PADDING) * innermost_loops(func).len();
-    PROLOGUE + func.all_ops().map(size_bound).sum::<usize>() + padding
+    let tables = switches(func).iter().map(|switch| SWITCH + 4 * switch.targets.len()).sum::<usize>();
+    PROLOGUE + func.all_ops().map(size_bound).sum::<usize>() + padding + tables
 }
 
 /// Upper bound of the bytes a program takes.

@@ -90,6 +90,8 @@ pub(crate) enum Jump {
     Patchable,
     /// `lea reg, [rip + label]`.
     Address(Gpr),
+    /// The entry of a jump table: four bytes, the label's distance from their first.
+    Entry,
 }
 
 impl Branch for Jump {
@@ -101,6 +103,7 @@ impl Branch for Jump {
             Jump::If(_) => (2, 6),
             Jump::Call | Jump::Patchable => (5, 5),
             Jump::Address(_) => (7, 7),
+            Jump::Entry => (4, 4),
         }
     }
 
@@ -124,6 +127,7 @@ impl Branch for Jump {
             (Jump::If(cc), true) => jcc_long(out, cc, rel32),
             (Jump::Call, _) => reg!(*out; call DWORD rel32),
             (Jump::Address(dst), _) => reg!(*out; lea Rq(dst), [rip + rel32]),
+            (Jump::Entry, _) => out.extend_from_slice(&low_word(distance).to_le_bytes()),
         }
     }
 

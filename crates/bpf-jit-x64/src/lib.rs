@@ -26,7 +26,7 @@ use crate::frame::Frame;
 use crate::jump::Jump;
 use crate::regs::Gpr;
 use bpf_isa::Width;
-use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, MachineDesc, Op, Shape, Skeleton, Val};
+use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, MachineDesc, Op, Shape, Skeleton, Switch, Val};
 use bpf_jit_code::layout::{LOOP_PADDING, Label};
 use bpf_jit_code::{Code, UnwindOp};
 
@@ -184,8 +184,13 @@ impl bpf_jit::Emitter for Emitter<'_> {
         self.s.end_loop();
     }
 
+    fn switch(&mut self, switch: &Switch) {
+        self.switch_by_table(switch);
+    }
+
     fn finish(mut self) -> Result<(), EmitError> {
         self.stubs();
+        self.s.tables(Jump::Entry, self.code);
         // int3.
         self.s.end_function(0xcc, self.options, self.code)
     }

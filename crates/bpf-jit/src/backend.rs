@@ -3,6 +3,7 @@
 use crate::alloc::Alloc;
 use crate::check::check;
 use crate::machine::MachineDesc;
+use crate::switch::{Switch, switches};
 use bpf_isa::SubprogId;
 use bpf_jit_code::layout::OutOfReach;
 use bpf_jit_code::{Code, CpuFeatures, Hardening};
@@ -21,12 +22,15 @@ pub struct EmitOptions {
     pub pc_map: bool,
     /// Record unwind information in [`Code::unwind`].
     pub unwind: bool,
+    /// Emit trees of comparisons with jump tables ([`crate::switches`]). Not with retpolines, which forbid the indirect
+    /// jump, nor with landing pads, of which its targets have none.
+    pub jump_tables: bool,
     /// Leave room for the encoded unwind information behind each function, where perf's libunwind looks for it.
     pub unwind_room: bool,
 }
 
 impl Default for EmitOptions {
-    /// Returns the features of the host's CPU, no hardening, and a map from code to instructions.
+    /// Returns the features of the host's CPU, no hardening, jump tables, and a map from code to instructions.
     fn default() -> Self {
         EmitOptions {
             features: CpuFeatures::host(),
@@ -35,6 +39,7 @@ impl Default for EmitOptions {
             pc_map: true,
             unwind: false,
             unwind_room: false,
+            jump_tables: true,
         }
     }
 }
@@ -182,6 +187,11 @@ pub trait Emitter {
         self.begin_block(block);
     }
 
+    /// Emits the jump through a table. It stands before the last op of the switch's block, with which the tree begins.
+    /// Values that are not in the table go where [`Switch::others`] says. The table is emitted at the end of the
+    /// function.
+    fn switch(&mut self, switch: &Switch);
+
     /// Returns a new block besides those of the function's shape. It must be begun before the function ends.
     fn new_block(&mut self) -> BlockId;
 
@@ -243,6 +253,8 @@ pub trait Backend {
                 }
             }
         }
+        let Hardening { retpolines, landing_pads, .. } = options.hardening;
+        let jump_tables = options.jump_tables && !retpolines && !landing_pads;
         self.begin(lir.funcs.len());
         for (i, func) in lir.funcs.iter().enumerate() {
             let id = SubprogId(crate::num::small(i));
@@ -250,6 +262,8 @@ pub trait Backend {
             let shape = Shape::of(id, func, address_taken.get(i) == Some(&true));
             let loops = if Self::ALIGNS_LOOPS { innermost_loops(func) } else { Vec::new() };
             let mut loops = loops.iter().peekable();
+            let switches = if jump_tables { switches(func) } else { Vec::new() };
+            let mut switches = switches.iter().peekable();
             let mut emitter = self.function(&shape, alloc, options, code)?;
             for (i, block) in func.order.iter().enumerate() {
                 if loops.peek().is_some_and(|first_to_last| first_to_last.0 == i) {
@@ -259,7 +273,13 @@ pub trait Backend {
                 let next = func.order.get(i + 1).copied().unwrap_or(NO_BLOCK);
                 emitter.begin_block(*block);
                 let ops = func.range(*block);
-                for (op, span) in func.ops[ops.clone()].iter().zip(&func.spans[ops]) {
+                let mut switch = switches.next_if(|switch| switch.block == *block);
+                for (at, (op, span)) in func.ops[ops.clone()].iter().zip(&func.spans[ops.clone()]).enumerate() {
+                    if at + 1 == ops.len()
+                        && let Some(switch) = switch.take()
+                    {
+                        emitter.switch(switch);
+                    }
                     emitter.op(op, span.first, next);
                 }
                 if loops.next_if(|first_to_last| first_to_last.1 == i).is_some() {

@@ -105,7 +105,11 @@ impl<B: Backend> Compiler<B> {
         for (func, out) in self.lir.funcs.iter().zip(&mut self.allocs) {
             self.allocator.allocate(func, machine, alloc, out);
         }
-        self.backend.emit(&self.lir, &self.allocs, emit, code)?;
+        // The entries of a table would be constants of the program in its code, and no branch on a wrong path may leave
+        // what confines a contained program. Plain code shows each instruction's own.
+        let jump_tables = emit.jump_tables && !plain && facts.contained.is_none() && blind.is_none();
+        let emit = EmitOptions { jump_tables, ..*emit };
+        self.backend.emit(&self.lir, &self.allocs, &emit, code)?;
         // The main program has a virtual register for the hidden argument only if one of its ops reads it, or if it
         // calls a subprogram that reads it.
         let reads = self.lir.funcs.first().is_none_or(|main| main.ctx.is_some());

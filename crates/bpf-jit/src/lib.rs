@@ -31,6 +31,7 @@ mod moves;
 pub mod num;
 mod simplify;
 mod skeleton;
+mod switch;
 mod weights;
 
 pub use alloc::{Alloc, AllocOptions, Allocator, Loc};
@@ -57,3 +58,4 @@ pub use lower::{COUNTER_STRIDE, LowerOptions, Lowerer};
 pub use machine::{FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};
 pub use moves::{Move, MoveSrc, parallel_moves};
 pub use skeleton::{DirectSite, Skeleton, Stub};
+pub use switch::{Others, Switch, switches};

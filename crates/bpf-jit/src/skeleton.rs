@@ -31,6 +31,14 @@ pub struct Stub {
     pub insn: u32,
 }
 
+/// A jump table to be emitted at the end of the function.
+#[derive(Clone, Copy, Debug)]
+struct Table {
+    label: Label,
+    /// How many entries it has.
+    entries: usize,
+}
+
 /// A tail-call site whose offsets are not final yet.
 #[derive(Clone, Copy, Debug)]
 struct PendingTailCall {
@@ -66,6 +74,9 @@ pub struct Skeleton<B> {
     pub insn: u32,
     stubs: Vec<Stub>,
     tail_calls: Vec<PendingTailCall>,
+    tables: Vec<Table>,
+    /// The blocks that the tables' entries name, one table after another.
+    entries: Vec<BlockId>,
     /// Number of functions of the program.
     functions: u32,
     /// Labels of the current function's blocks.
@@ -87,6 +98,8 @@ impl<B: Branch> Default for Skeleton<B> {
             insn: u32::MAX,
             stubs: Vec::new(),
             tail_calls: Vec::new(),
+            tables: Vec::new(),
+            entries: Vec::new(),
             functions: 0,
             blocks: BlockLabels::default(),
             stops: [None; StopCode::ALL.len()],
@@ -112,6 +125,8 @@ impl<B: Branch> Skeleton<B> {
     pub fn begin_function(&mut self, shape: &Shape, options: &EmitOptions, code: &mut Code) {
         self.blocks.begin(shape, &mut self.layout);
         self.insn = u32::MAX;
+        self.tables.clear();
+        self.entries.clear();
         self.notes = code.unwind.len();
         self.bind(self.entry(shape.id));
         self.note(UnwindOp::Function, options, code);
@@ -138,6 +153,7 @@ impl<B: Branch> Skeleton<B> {
         self.layout.relocate(code.relocs.iter_mut().map(|r| &mut r.at));
         self.layout.relocate(code.pc_map.iter_mut().map(|e| &mut e.code));
         self.layout.relocate(code.unwind.iter_mut().map(|u| &mut u.at));
+        self.layout.relocate(code.tables.iter_mut().flat_map(|t| [&mut t.start, &mut t.end]));
         for i in 0..self.functions {
             let entry = self.layout.offset(self.entry(SubprogId(i)));
             code.entries.push(entry.ok_or(EmitError::Internal("a function without an entry"))?);
@@ -250,6 +266,29 @@ impl<B: Branch> Skeleton<B> {
     pub fn stops(&self) -> impl Iterator<Item = (StopCode, Label)> + use<B> {
         let stops = self.stops;
         StopCode::ALL.into_iter().filter_map(move |code| Some((code, stops[code.index()]?)))
+    }
+
+    /// Returns a new label for a jump table with these targets, which [`Skeleton::tables`] emits later.
+    pub fn table(&mut self, targets: &[BlockId]) -> Label {
+        let label = self.layout.label();
+        self.tables.push(Table { label, entries: targets.len() });
+        self.entries.extend_from_slice(targets);
+        label
+    }
+
+    /// Emits the function's jump tables. `entry` is a branch of four bytes that encodes its distance.
+    pub fn tables(&mut self, entry: B, code: &mut Code) {
+        let mut entries = self.entries.as_slice();
+        for Table { label, entries: len } in &self.tables {
+            let start = crate::num::small(self.buf.len());
+            self.layout.bind(&self.buf, *label);
+            let (targets, rest) = entries.split_at_checked(*len).unwrap_or_default();
+            entries = rest;
+            for target in targets {
+                self.layout.branch(&mut self.buf, entry, self.blocks.label(*target));
+            }
+            code.tables.push(start..crate::num::small(self.buf.len()));
+        }
     }
 
     /// Records that the current instruction is a tail-call site. `direct` has the labels of a site that is patched.

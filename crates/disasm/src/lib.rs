@@ -59,11 +59,12 @@ pub enum DisasmError {
 pub fn lines(code: &Code, name: &dyn Fn(Symbol) -> String) -> Result<Vec<Line>, DisasmError> {
     let relocs: Vec<_> = code.relocs.iter().map(|reloc| (*reloc, name(reloc.symbol))).collect();
     let mut lines = match code.arch {
-        Arch::X64 => x64(&code.bytes, &relocs, &BTreeMap::new())?,
-        Arch::Arm64 => arm64(&code.bytes, &relocs, &BTreeMap::new())?,
+        Arch::X64 => x64(code, &relocs, &BTreeMap::new())?,
+        Arch::Arm64 => arm64(code, &relocs, &BTreeMap::new())?,
     };
     let starts: BTreeSet<u32> = lines.iter().map(|line| line.offset).collect();
     let mut targets: BTreeSet<u32> = code.entries.iter().copied().filter(|&entry| entry != 0).collect();
+    targets.extend(code.tables.iter().map(|table| table.start));
     for line in &lines {
         let Some(target) = line.branch else { continue };
         match u32::try_from(target).ok().filter(|at| starts.contains(at)) {
@@ -75,8 +76,8 @@ pub fn lines(code: &Code, name: &dyn Fn(Symbol) -> String) -> Result<Vec<Line>, 
     let labels = label_names(code, &targets);
     if !labels.is_empty() {
         lines = match code.arch {
-            Arch::X64 => x64(&code.bytes, &relocs, &labels)?,
-            Arch::Arm64 => arm64(&code.bytes, &relocs, &labels)?,
+            Arch::X64 => x64(code, &relocs, &labels)?,
+            Arch::Arm64 => arm64(code, &relocs, &labels)?,
         };
     }
     for line in &mut lines {
@@ -147,7 +148,17 @@ impl SymbolResolver for Names {
     }
 }
 
-fn x64(bytes: &[u8], relocs: &[(Reloc, String)], labels: &BTreeMap<u32, String>) -> Result<Vec<Line>, DisasmError> {
+/// The entry of a jump table at `offset`, if there is one. The entry holds the distance of its target from itself.
+fn entry(code: &Code, offset: u32, labels: &BTreeMap<u32, String>) -> Option<Line> {
+    let table = code.tables.get(code.tables.partition_point(|table| table.end <= offset))?;
+    let bytes = table.contains(&offset).then(|| code.bytes.get(offset as usize..)?.first_chunk::<4>())??;
+    let target = i64::from(offset) + i64::from(i32::from_le_bytes(*bytes));
+    let name = u32::try_from(target).ok().and_then(|at| labels.get(&at));
+    let text = name.map_or_else(|| format!(".long {target:#x} - $"), |name| format!(".long {name} - $"));
+    Some(Line { offset, len: 4, label: None, text, branch: Some(target) })
+}
+
+fn x64(code: &Code, relocs: &[(Reloc, String)], labels: &BTreeMap<u32, String>) -> Result<Vec<Line>, DisasmError> {
     let mut formatter =
         IntelFormatter::with_options(Some(Box::new(Names { relocs: relocs.to_vec(), labels: labels.clone() })), None);
     let options = formatter.options_mut();
@@ -156,10 +167,17 @@ fn x64(bytes: &[u8], relocs: &[(Reloc, String)], labels: &BTreeMap<u32, String>)
     options.set_uppercase_hex(false);
     options.set_space_after_operand_separator(true);
     options.set_signed_immediate_operands(true);
-    let mut decoder = Decoder::new(64, bytes, DecoderOptions::NONE);
+    let mut decoder = Decoder::new(64, &code.bytes, DecoderOptions::NONE);
     let mut lines = Vec::new();
     let mut instruction = Instruction::default();
     while decoder.can_decode() {
+        if let Some(line) = entry(code, small(decoder.ip()), labels)
+            && decoder.set_position(decoder.position() + 4).is_ok()
+        {
+            decoder.set_ip(decoder.ip() + 4);
+            lines.push(line);
+            continue;
+        }
         decoder.decode_out(&mut instruction);
         let offset = small(instruction.ip());
         if instruction.is_invalid() {
@@ -185,11 +203,15 @@ fn x64(bytes: &[u8], relocs: &[(Reloc, String)], labels: &BTreeMap<u32, String>)
     Ok(lines)
 }
 
-fn arm64(bytes: &[u8], relocs: &[(Reloc, String)], labels: &BTreeMap<u32, String>) -> Result<Vec<Line>, DisasmError> {
+fn arm64(code: &Code, relocs: &[(Reloc, String)], labels: &BTreeMap<u32, String>) -> Result<Vec<Line>, DisasmError> {
     let decoder = InstDecoder::default();
     let mut lines = Vec::new();
-    for (i, word) in (0u32..).zip(bytes.chunks(4)) {
+    for (i, word) in (0u32..).zip(code.bytes.chunks(4)) {
         let offset = i * 4;
+        if let Some(line) = entry(code, offset, labels) {
+            lines.push(line);
+            continue;
+        }
         let instruction = decoder
             .decode(&mut U8Reader::new(word))
             .map_err(|e| DisasmError::Undecodable { offset, message: format!("{word:02x?}: {e}") })?;
@@ -280,6 +302,20 @@ mod tests {
             "ret",
         ];
         assert_eq!(text(&code), expected);
+    }
+
+    /// Two entries that lead back to a return; as an instruction, the first byte of each is none.
+    #[test]
+    fn tables_are_entries() {
+        let mut table = code(Arch::X64, b"\xc3\xff\xff\xff\xff\xfb\xff\xff\xff".to_vec());
+        table.tables.push(1..9);
+        assert_eq!(text(&table), ["entry.1: ret", "entry.2: .long entry.1 - $", ".long entry.1 - $"]);
+        let mut table = code(Arch::Arm64, words(&[0xd65f_03c0, 0xffff_fffc]));
+        table.tables.push(4..8);
+        assert_eq!(text(&table), ["entry.1: ret", "entry.2: .long entry.1 - $"]);
+        table.bytes[4] = 0xfa;
+        let wild = lines(&table, &|_| String::new());
+        assert_eq!(wild, Err(DisasmError::WildBranch { offset: 4, target: -2 }));
     }
 
     #[test]

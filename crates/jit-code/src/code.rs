@@ -2,6 +2,7 @@
 
 use crate::unwind::Unwind;
 use core::fmt;
+use core::ops::Range;
 
 /// Instruction set of a [`Code`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -207,6 +208,9 @@ pub struct Code {
     pub entries: Vec<u32>,
     /// The map from code to source, ascending by `code`; empty unless requested.
     pub pc_map: Vec<PcEntry>,
+    /// Jump tables: ranges of `bytes` that are data, ascending. An entry has four bytes, which hold its target's
+    /// distance from the entry.
+    pub tables: Vec<Range<u32>>,
     /// Tail-call sites, in code order.
     pub tail_calls: Vec<TailCallSite>,
     /// The frame of each subprogram.
@@ -241,6 +245,7 @@ impl Code {
             relocs: Vec::new(),
             entries: Vec::new(),
             pc_map: Vec::new(),
+            tables: Vec::new(),
             tail_calls: Vec::new(),
             frames: Vec::new(),
             unwind: Vec::new(),
@@ -254,6 +259,7 @@ impl Code {
         self.relocs.clear();
         self.entries.clear();
         self.pc_map.clear();
+        self.tables.clear();
         self.tail_calls.clear();
         self.frames.clear();
         self.unwind.clear();

@@ -4,9 +4,10 @@ use crate::Target;
 use crate::alu::{check, corners, pairs, singles};
 use crate::bench::{Bench, Start, Way};
 use crate::build::Build;
-use crate::kinds::{EDGES, WIDTHS, constants};
+use crate::kinds::{EDGES, Rng, WIDTHS, constants};
 use bpf_isa::{Cond, Width};
-use bpf_jit::{BinOp, BlockId, Lir, Op, VReg, Val};
+use bpf_jit::{BinOp, BlockId, EmitOptions, Lir, Op, VReg, Val};
+use bpf_jit_code::Hardening;
 
 /// Every condition and sharing. (On every pair of values: `conditions_on_every_pair`.)
 pub fn selections(target: &mut dyn Target) {
@@ -185,6 +186,143 @@ pub fn conditions_by_constant(target: &mut dyn Target) {
                 });
             }
         }
+    }
+}
+
+/// A tree of comparisons of one value with constants.
+enum Tree {
+    /// A block that sets the result to this number.
+    Leaf(u64),
+    Inner {
+        cond: Cond,
+        constant: i64,
+        falls: Box<Tree>,
+        taken: Box<Tree>,
+    },
+}
+
+impl Tree {
+    /// A random tree with up to `depth` levels and constants from `low` on. Half of the trees are balanced: their
+    /// comparisons are those of a `switch`.
+    fn random(rng: &mut Rng, low: u64, count: u64, depth: u32) -> Tree {
+        if depth == 0 || count == 0 {
+            return Tree::Leaf(rng.below(1000) as u64);
+        }
+        let half = count / 2;
+        let (cond, constant) = match rng.below(3) {
+            0 => (rng.pick(&Cond::ALL), low.wrapping_add(rng.bits() % count)),
+            1 => (Cond::Ge, low.wrapping_add(half)),
+            _ => (Cond::Eq, low.wrapping_add(rng.bits() % count)),
+        };
+        let mut side = |low, count| Box::new(Tree::random(rng, low, count, depth - 1));
+        let (falls, taken) = match cond {
+            Cond::Ge => (side(low, half), side(low.wrapping_add(half), count - half)),
+            _ => (side(low, count), side(low, count / 3)),
+        };
+        Tree::Inner { cond, constant: constant.cast_signed(), falls, taken }
+    }
+
+    fn blocks(&self) -> u32 {
+        match self {
+            Tree::Leaf(_) => 1,
+            Tree::Inner { falls, taken, .. } => 1 + falls.blocks() + taken.blocks(),
+        }
+    }
+
+    /// Appends the tree's blocks, the first to the block `here`. `end` is the block to which its leaves jump.
+    fn build(&self, b: &mut Build, here: BlockId, width: Width, [x, dst]: [VReg; 2], end: BlockId) {
+        match self {
+            Tree::Leaf(number) => {
+                b.set(dst, *number);
+                b.op(Op::Jump { target: end });
+            }
+            Tree::Inner { cond, constant, falls, taken } => {
+                let target = BlockId(here.0 + 1 + falls.blocks());
+                b.op(Op::Branch { width, cond: *cond, a: x, b: Val::Imm(*constant), target });
+                for side in [falls, taken] {
+                    let here = b.block();
+                    side.build(b, here, width, [x, dst], end);
+                }
+            }
+        }
+    }
+}
+
+/// Trees of comparisons with jump tables and without, on every value around their constants.
+pub fn switches(target: &mut dyn Target) {
+    let bench = &mut Bench::new(target);
+    let ways = bench.all_ways(2, 3);
+    let mut tables = 0;
+    for seed in 0..48 {
+        let rng = &mut Rng(seed);
+        let width = rng.pick(&WIDTHS);
+        let low = rng.pick(&[0, 1, 100, 4095, 0x7fff_fff8, 0xffff_fff8, u64::MAX - 8]);
+        let count = rng.pick(&[4, 16, 40]);
+        let tree = Tree::random(rng, low, count, 6);
+        let mut b = Build::new();
+        let (x, dst) = (b.param(0), b.param(1));
+        // The tree's first comparison stands behind another op.
+        b.op(bin(BinOp::Add, dst, Val::Imm(1)));
+        if seed % 3 == 0 {
+            let mask = rng.pick(&[7, 31, 63]);
+            b.op(Op::Bin { op: BinOp::And, width, dst: x, a: x, b: Val::Imm(mask) });
+        }
+        let end = BlockId(tree.blocks());
+        tree.build(&mut b, BlockId(0), width, [x, dst], end);
+        assert_eq!(b.block(), end);
+        b.op(bin(BinOp::Add, dst, Val::Reg(x)));
+        b.exit(dst);
+        let lir = b.alone();
+        tables += bench.emit(&lir, &ways[0]).tables.len();
+        let around = (0..count + 6).map(|i| low.wrapping_add(i).wrapping_sub(3));
+        let starts: Vec<Start> = around
+            .flat_map(|x| [x, x ^ 1 << 40, x ^ 1 << 63])
+            .chain(EDGES)
+            .map(|x| Start::new([x, 7, 0, 0, 0], 0))
+            .collect();
+        bench.compare(&format!("switch {seed}"), &lir, &ways, &starts);
+    }
+    assert!(tables >= 8, "{tables} trees have a table");
+}
+
+/// A tree in which each comparison tests for one more case has a table only where the options and the cases allow it.
+pub fn jump_tables(target: &mut dyn Target) {
+    let bench = &mut Bench::new(target);
+    let (alloc, options) = bench.plain_ways(0, 0)[0];
+    let chain = |cases: &[i64]| {
+        let mut b = Build::new();
+        let (x, dst) = (b.param(0), b.param(1));
+        let mut tree = Tree::Leaf(0);
+        for (case, number) in cases.iter().zip(1..) {
+            let (falls, taken) = (Box::new(tree), Box::new(Tree::Leaf(number)));
+            tree = Tree::Inner { cond: Cond::Eq, constant: *case, falls, taken };
+        }
+        let end = BlockId(tree.blocks());
+        tree.build(&mut b, BlockId(0), Width::W32, [x, dst], end);
+        b.block();
+        b.exit(dst);
+        b.alone()
+    };
+    let retpolines = Hardening { retpolines: true, ..Hardening::default() };
+    let landing_pads = Hardening { landing_pads: true, ..Hardening::default() };
+    let dense: Vec<i64> = (10..30).collect();
+    let sparse: Vec<i64> = (0..20).map(|i| i * 1000).collect();
+    for (cases, options, entries) in [
+        (&dense[..], options, 20),
+        (&dense[..4], options, 4),
+        (&dense[..3], options, 0),
+        (&sparse[..], options, 0),
+        (&dense[..], EmitOptions { jump_tables: false, ..options }, 0),
+        (&dense[..], EmitOptions { hardening: retpolines, ..options }, 0),
+        (&dense[..], EmitOptions { hardening: landing_pads, ..options }, 0),
+    ] {
+        let lir = chain(cases);
+        let code = bench.emit(&lir, &(alloc, options));
+        let found: u32 = code.tables.iter().map(|table| table.len() as u32 / 4).sum();
+        assert_eq!(found, entries, "{cases:?} {options:?}");
+        let starts: Vec<Start> =
+            cases.iter().chain(&[-1, 31]).map(|x| Start::new([x.cast_unsigned(), 7, 0, 0, 0], 0)).collect();
+        bench.compare(&format!("{cases:?}"), &lir, &[(alloc, options)], &starts);
     }
 }
 

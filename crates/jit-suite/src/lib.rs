@@ -115,7 +115,8 @@ tests! { $
     }
     memory { loads stores addresses indexed ordered_accesses atomics compare_and_exchange addresses_of_symbols }
     control {
-        selections selections_in_place confined jumps branches conditions_on_every_pair conditions_by_constant far_branches long_loops
+        selections selections_in_place confined jumps branches conditions_on_every_pair conditions_by_constant switches jump_tables
+        far_branches long_loops
     }
     pairs { loaded_operands loaded_comparisons results_compared_with_zero selections_in_a_row }
     check { checks bounds stops loops_end_with_the_budget }

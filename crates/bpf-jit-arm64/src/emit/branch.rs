@@ -12,7 +12,7 @@ use crate::jump::{Cc, Jump};
 use crate::regs::{AUX, Gpr, TMP0, TMP1};
 use bpf_isa::Width;
 use bpf_jit::num::{few, low_word};
-use bpf_jit::{BinOp, BlockId, Cond, Op, Side, SideAs, VReg, Val, side};
+use bpf_jit::{BinOp, BlockId, Cond, Op, Others, Side, SideAs, Switch, VReg, Val, side};
 
 /// `a cond b` at a width.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -242,6 +242,32 @@ impl Emitter<'_> {
         };
         let jump = jump.unwrap_or_else(|| Jump::If(self.flags_or_told::<FUSES>(comparison)));
         self.go(jump, self.s.block(target));
+    }
+
+    /// Jumps to the target of the value in a table. The tree stands behind the jump.
+    pub(crate) fn switch_by_table(&mut self, Switch { width, value, low, targets, others, .. }: &Switch) {
+        debug_assert!(self.held.is_none(), "a value that several comparisons read has a location");
+        let a = self.get(*value, TMP0);
+        add_imm(&mut self.s.buf, *width, TMP0, a, low.cast_signed().wrapping_neg());
+        let tree = self.s.layout.label();
+        let others = match *others {
+            Others::None => None,
+            Others::To(block) => Some(self.s.block(block)),
+            Others::Tree => Some(tree),
+        };
+        if let Some(others) = others {
+            let last = Val::Imm(targets.len() as i64 - 1);
+            let above = self.flags(Comparison { width: *width, cond: Cond::Gt, a: *value, b: last }, TMP0);
+            self.go(Jump::If(above), others);
+        }
+        let table = self.s.table(targets);
+        self.go(Jump::Address { dst: TMP1 }, table);
+        asm!(&mut self.s.buf; add XSP(TMP1), XSP(TMP1), W(TMP0), uxtw 2);
+        asm!(&mut self.s.buf; ldrsw X(TMP0), [XSP(TMP1)]);
+        asm!(&mut self.s.buf; add X(TMP0), X(TMP0), X(TMP1));
+        asm!(&mut self.s.buf; br X(TMP0));
+        self.s.bind(tree);
+        self.told = None;
     }
 
     /// A selection that is always made: `cmp`, `csel`, and `csdb`, behind which no instruction uses a predicted outcome

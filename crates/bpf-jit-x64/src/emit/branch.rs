@@ -8,7 +8,7 @@ use crate::regs::{SCRATCH, SCRATCH2};
 use crate::{Emitter, Flags};
 use bpf_isa::{Cond, Size, Width};
 use bpf_jit::num::{few, low_byte, low_half, low_word};
-use bpf_jit::{BlockId, Carried, Compared, Loc, Op, VReg, Val, carried, compared};
+use bpf_jit::{BlockId, Carried, Compared, Loc, Op, Others, Switch, VReg, Val, carried, compared};
 use bpf_jit_code::layout::Label;
 
 /// `a cond b` at a width.
@@ -70,6 +70,31 @@ impl Emitter<'_> {
                 self.jump_if(cc, target_label);
             }
         }
+    }
+
+    /// Jumps to the target of the value in a table. The tree stands behind the jump.
+    pub(crate) fn switch_by_table(&mut self, Switch { width, value, low, targets, others, .. }: &Switch) {
+        debug_assert!(self.held.is_none(), "a value that several comparisons read has a location");
+        let value = self.get(*value, SCRATCH);
+        self.add_imm(*width, SCRATCH, value, low.cast_signed().wrapping_neg());
+        let tree = self.s.layout.label();
+        let others = match *others {
+            Others::None => None,
+            Others::To(block) => Some(self.s.block(block)),
+            Others::Tree => Some(tree),
+        };
+        if let Some(others) = others {
+            self.alu_imm(Alu::Cmp, *width, SCRATCH, targets.len() as i64 - 1);
+            self.jump_if(Cc::A, others);
+        }
+        let table = self.s.table(targets);
+        self.go(Jump::Address(SCRATCH2), table);
+        reg!(self.s.buf; lea r11, [r11 + r10 * 4]);
+        reg!(self.s.buf; movsxd r10, DWORD [r11]);
+        reg!(self.s.buf; add r10, r11);
+        reg!(self.s.buf; jmp r10);
+        self.s.bind(tree);
+        (self.flags, self.selected, self.kept) = (None, None, None);
     }
 
     /// Sets the flags; says which [`Cc`] tells whether the condition holds.

@@ -344,6 +344,7 @@ impl Engine {
                 // instructions.
                 pc_map: calls || self.0.debug.is_some(),
                 unwind: self.0.debug.is_some(),
+                jump_tables: true,
                 unwind_room: config.debug.jitdump.is_some(),
             },
         }

@@ -6,6 +6,7 @@
 use bpf_jit_code::{
     Arch, Code, FrameShape, Needs, PatchSlot, PcEntry, Reloc, RelocKind, Symbol, TailCallSite, TailTarget,
 };
+use core::ops::Range;
 
 /// The bytes written so far.
 #[derive(Default)]
@@ -105,6 +106,16 @@ impl<T: Wire> Wire for Option<T> {
     }
     fn get(from: &mut Reader<'_>) -> Option<Self> {
         Some(if bool::get(from)? { Some(T::get(from)?) } else { None })
+    }
+}
+
+impl Wire for Range<u32> {
+    fn put(&self, to: &mut Writer) {
+        (self.start, self.end).put(to);
+    }
+    fn get(from: &mut Reader<'_>) -> Option<Self> {
+        let (start, end) = Wire::get(from)?;
+        Some(start..end)
     }
 }
 
@@ -216,12 +227,13 @@ impl Wire for TailTarget {
 /// Leaves out `pc_map` and `unwind`, which only debuggers read.
 impl Wire for Code {
     fn put(&self, to: &mut Writer) {
-        let Code { arch, bytes, relocs, entries, pc_map: _, tail_calls, frames, unwind: _, needs } = self;
+        let Code { arch, bytes, relocs, entries, pc_map: _, tables, tail_calls, frames, unwind: _, needs } = self;
         arch.put(to);
         bytes.len().put(to);
         to.0.extend_from_slice(bytes);
         relocs.put(to);
         entries.put(to);
+        tables.put(to);
         tail_calls.put(to);
         frames.put(to);
         needs.put(to);
@@ -230,6 +242,7 @@ impl Wire for Code {
         let mut code = Code::new(Arch::get(from)?);
         code.bytes = Bytes::get(from)?.0;
         (code.relocs, code.entries) = (Wire::get(from)?, Wire::get(from)?);
+        code.tables = Wire::get(from)?;
         (code.tail_calls, code.frames) = (Wire::get(from)?, Wire::get(from)?);
         code.needs = Needs::get(from)?;
         Some(code)
