@@ -23,8 +23,9 @@
 //! Nothing in this crate searches or panics, for any program, contract or certificate. Programs that need a rule which
 //! the core does not have are refused as [`Why::Unsupported`].
 //!
-//! The core does not decide which programs are accepted: `bpf-verifier` does, by its own walk, which shares the number
-//! domain and the contract with the core. Tests run the core beside that walk (`crates/verifier/tests/certify.rs`).
+//! The core decides about a program only where a load checks proofs. Otherwise `bpf-verifier` decides, by its own walk,
+//! which shares the number domain and the contract with the core; tests run the core beside that walk
+//! (`crates/verifier/tests/certify.rs`).
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
