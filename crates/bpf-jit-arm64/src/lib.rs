@@ -119,7 +119,8 @@ impl bpf_jit::Emitter for Emitter<'_> {
         self.s.bind(self.s.block(block));
     }
 
-    fn switch(&mut self, switch: &Switch) {
+    fn switch(&mut self, switch: &Switch, insn: u32) {
+        self.mark(insn);
         self.switch_by_table(switch);
     }
 

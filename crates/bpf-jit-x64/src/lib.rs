@@ -184,7 +184,8 @@ impl bpf_jit::Emitter for Emitter<'_> {
         self.s.end_loop();
     }
 
-    fn switch(&mut self, switch: &Switch) {
+    fn switch(&mut self, switch: &Switch, insn: u32) {
+        self.mark(insn);
         self.switch_by_table(switch);
     }
 

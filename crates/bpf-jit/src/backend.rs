@@ -187,10 +187,10 @@ pub trait Emitter {
         self.begin_block(block);
     }
 
-    /// Emits the jump through a table. It stands before the last op of the switch's block, with which the tree begins.
-    /// Values that are not in the table go where [`Switch::others`] says. The table is emitted at the end of the
-    /// function.
-    fn switch(&mut self, switch: &Switch);
+    /// Emits the jump through a table, which was made from the instruction `insn`. It stands before the last op of the
+    /// switch's block, with which the tree begins. Values that are not in the table go where [`Switch::others`] says.
+    /// The table is emitted at the end of the function.
+    fn switch(&mut self, switch: &Switch, insn: u32);
 
     /// Returns a new block besides those of the function's shape. It must be begun before the function ends.
     fn new_block(&mut self) -> BlockId;
@@ -278,7 +278,7 @@ pub trait Backend {
                     if at + 1 == ops.len()
                         && let Some(switch) = switch.take()
                     {
-                        emitter.switch(switch);
+                        emitter.switch(switch, span.first);
                     }
                     emitter.op(op, span.first, next);
                 }

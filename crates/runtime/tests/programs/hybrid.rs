@@ -6,6 +6,8 @@ mod border;
 
 use crate::common::engines::{engine, modes};
 use crate::support::soak;
+use bpf_runtime::Map;
+use bpf_runtime::maps::{MapDef, MapType, flags};
 use bpf_runtime::{Arch, BpfContext, Config, Engine, Hook, Linker, MapSet, Object, Policy, ProgArray, Program, Raw};
 use bpf_runtime::{Insn, LoadError, RunError, SkBuff, Skb, Xdp, XdpBuff, assemble};
 use bpf_testkit::generate::Choices;
@@ -381,6 +383,29 @@ fn comparisons_far_before_a_region_stop() {
                     Err(other) => panic!("{mode:?}: {number:#x}: {other}"),
                 }
             }
+        }
+    }
+}
+
+/// A comparison that is checked for the pointers of one path would compare numbers of an arena with the region's start
+/// on another, and so show the address of the region.
+#[test]
+fn comparisons_of_pointers_and_arena_numbers_are_refused() {
+    let (cast, far) = ("r6 = 0\nr6 = addr_space_cast(r6, 0, 1)\nr6 += r0\nr7 = r0", "call 1001\nr6 += r0");
+    for mode in modes() {
+        let engine = engine(mode, |_| {});
+        let linker = linker(&engine);
+        let map = MapDef::new("arena", MapType::Arena, 0, 0, 2).with_flags(flags::MMAPABLE);
+        let map = Map::create(map, engine.domain()).unwrap();
+        for (jump, one, other) in [("==", cast, far), ("!=", far, cast)] {
+            let text = format!(
+                "r6 = r1\nr7 = r1\nr8 = map[fd:0]\ncall 1001\nif r0 {jump} 5 goto other\n{one}\ngoto compare\n\
+                 other: {other}\ncompare: if r6 > r7 goto +0\nr0 = 1\nexit"
+            );
+            let insns = assemble(&text).unwrap();
+            let loaded = linker.loader::<Raw>().maps(&[&map]).hybrid().insns("mixed", insns);
+            let error = loaded.map(drop).unwrap_err().to_string();
+            assert!(error.contains("pointers that need a check"), "{mode:?}: {error}");
         }
     }
 }

@@ -298,6 +298,10 @@ impl Walk<'_> {
             }
         }
         if let (true, true) = (d.is_arena() || s.is_arena(), d.as_number().is_scalar() && s.as_number().is_scalar()) {
+            // A check that pointers of another path need would compare the program's own numbers with their region.
+            if self.hybrid && !self.notes.region(self.pc, None, true) {
+                return mixed_comparison();
+            }
             return self.jump_either_way(off);
         }
         // Lengths, pointers and null are needed exactly.
@@ -376,8 +380,7 @@ impl Walk<'_> {
         let far = [d, s].into_iter().find(far);
         let region = far.into_iter().chain([d, s]).find_map(|v| checkable(self.env, v));
         if !self.notes.region(self.pc, region, far.is_none()) {
-            let (first, second) = ("pointers that need a check".into(), "other values".into());
-            return refuse(Reason::MixedContext { first, second });
+            return mixed_comparison();
         }
         Ok(())
     }
@@ -849,4 +852,10 @@ fn settle_null(state: &mut State, id: u32, null: bool) {
     if owner != 0 {
         state.owed.retain(|o| o.id != owner);
     }
+}
+
+/// The refusal of a comparison that needs a check at run time for the values of one path, and not for those of another.
+fn mixed_comparison<T>() -> Res<T> {
+    let (first, second) = ("pointers that need a check".into(), "other values".into());
+    refuse(Reason::MixedContext { first, second })
 }
