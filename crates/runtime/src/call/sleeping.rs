@@ -155,14 +155,20 @@ where
     }
 }
 
+/// A function that takes these arguments, with any result. As a bound of its own it tells the compiler the argument
+/// types of a closure. (Two bounds by `Fn` with different results would do so too, but rustdoc 1.95 panics on them.)
+pub trait Takes<Args> {}
+
 macro_rules! closures {
     ($($arg:ident $value:ident),*) => {
+        impl<F, Caller, Any, $($arg),*> Takes<(Caller, $($arg,)*)> for F where F: Fn(Caller $(, $arg)*) -> Any {}
+
         // SAFETY: `ARGS` are the arguments' own demands, each argument is made of the registers that they are about.
-        unsafe impl<'a, H: 'a, F, Any, Fut, $($arg),*> IntoAsyncFn<'a, H, ($($arg,)*)> for F
+        unsafe impl<'a, H: 'a, F, Fut, $($arg),*> IntoAsyncFn<'a, H, ($($arg,)*)> for F
         where
             // The first bound tells the compiler the argument types, the second that the closure takes them with any
             // lifetime.
-            F: Fn(AsyncCaller<'a, H> $(, $arg)*) -> Any
+            F: Takes<(AsyncCaller<'a, H>, $($arg,)*)>
                 + Fn(AsyncCaller<'a, H> $(, $arg::Arg<'a>)*) -> Fut
                 + Send
                 + Sync
