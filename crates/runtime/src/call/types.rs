@@ -6,13 +6,13 @@
 //! numbers with numbers and pointers with pointers, the size of each integer, and the size of a structure behind a
 //! pointer.
 //!
-//! Invariant: where an object declares the prototype of a function of the host, a program that calls it is loaded only
-//! if the two agree. Signedness is not compared: registers of one size hold the same bits. Lengths may be declared of
-//! any size, because the verifier proves the whole register. A result may be declared wider than it is, because r0 is
-//! extended to 64 bits, or not at all.
+//! Invariant: where an object declares the prototype of a function of the host, or of a flavour of it, a program that
+//! calls it is loaded only if the two agree. Signedness is not compared: registers of one size hold the same bits.
+//! Lengths may be declared of any size, because the verifier proves the whole register. A result may be declared wider
+//! than it is, because r0 is extended to 64 bits, or not at all.
 
 use crate::context::int::IntType;
-use bpf_object::btf::{self, Btf, Type, TypeId};
+use bpf_object::btf::{self, Btf, Param, Type, TypeId};
 use bpf_verifier::{Access, ArgKind, HelperProto, Ret};
 use std::fmt;
 
@@ -39,8 +39,12 @@ impl Declaration<'_> {
 
     /// Returns whether a program that declares the function as this type calls it as the host means.
     pub(crate) fn is_declared_as(&self, btf: &Btf, ty: TypeId) -> bool {
-        let Some((ret, declared)) = btf.prototype(ty) else { return false };
         let params: Vec<_> = self.params().collect();
+        // The number comes first: an object may declare any.
+        if func_proto(btf, ty).is_none_or(|(_, declared)| declared.len() != params.len()) {
+            return false;
+        }
+        let Some((ret, declared)) = btf.prototype(ty) else { return false };
         params.len() == declared.len()
             && params.iter().zip(&declared).all(|((kind, int), declared)| fits(btf, *kind, *int, *declared))
             && self.returns(btf, ty, ret)
@@ -49,7 +53,7 @@ impl Declaration<'_> {
     fn returns(&self, btf: &Btf, ty: TypeId, declared: btf::ArgKind) -> bool {
         match declared {
             // The program does not use the result.
-            btf::ArgKind::Other => result_type(btf, ty).is_some_and(|ret| *btf.get(btf.resolve(ret)) == Type::Void),
+            btf::ArgKind::Other => func_proto(btf, ty).is_some_and(|(ret, _)| *btf.get(btf.resolve(ret)) == Type::Void),
             btf::ArgKind::Scalar { size } => self.ints.ret.is_some_and(|int| size >= int.bytes()),
             btf::ArgKind::Pointer { .. } => matches!(self.proto.ret, Ret::MemOrNull { .. }),
         }
@@ -102,14 +106,14 @@ pub(crate) fn may_be(arg: ArgKind, declared: btf::ArgKind) -> bool {
     }
 }
 
-/// The result type of a function or its prototype.
-fn result_type(btf: &Btf, ty: TypeId) -> Option<TypeId> {
+/// The types of the result and of the parameters of a function or its prototype.
+fn func_proto(btf: &Btf, ty: TypeId) -> Option<(TypeId, &[Param])> {
+    let ty = match btf.get(ty) {
+        Type::Func { proto, .. } => *proto,
+        _ => ty,
+    };
     match btf.get(ty) {
-        Type::Func { proto, .. } => match btf.get(*proto) {
-            Type::FuncProto { ret, .. } => Some(*ret),
-            _ => None,
-        },
-        Type::FuncProto { ret, .. } => Some(*ret),
+        Type::FuncProto { ret, params } => Some((*ret, params)),
         _ => None,
     }
 }
@@ -142,18 +146,29 @@ impl fmt::Display for Declaration<'_> {
     }
 }
 
+/// Parameters of a declared prototype that are shown: an object may declare any number, each of a type with a long
+/// name.
+const SHOWN: usize = 8;
+
+/// Letters of a type's name that are shown.
+const LETTERS: usize = 64;
+
+/// The name of a declared type.
+fn type_name(btf: &Btf, ty: TypeId) -> String {
+    let name = btf.type_name(ty);
+    match name.char_indices().nth(LETTERS) {
+        Some((end, _)) => format!("{}...", &name[..end]),
+        None => name.to_owned(),
+    }
+}
+
 /// Returns the prototype that the object declares, in C.
 pub(crate) fn declared(btf: &Btf, name: &str, ty: TypeId) -> String {
-    let kinds = btf.prototype(ty);
-    let (Some(ret), Some((_, params))) = (result_type(btf, ty), kinds) else { return format!("{name}, no function") };
-    let proto = match btf.get(ty) {
-        Type::Func { proto, .. } => *proto,
-        _ => ty,
-    };
-    let types: Vec<String> = match btf.get(proto) {
-        Type::FuncProto { params, .. } => params.iter().map(|param| c_type(btf, param.ty)).collect(),
-        _ => Vec::new(),
-    };
+    let Some((ret, params)) = func_proto(btf, ty) else { return format!("{name}, no function") };
+    let mut types: Vec<String> = params.iter().take(SHOWN).map(|param| c_type(btf, param.ty)).collect();
+    if params.len() > SHOWN {
+        types.push(format!("{} more", params.len() - SHOWN));
+    }
     let params = if params.is_empty() { "void".to_owned() } else { types.join(", ") };
     let ret = c_type(btf, ret);
     let space = if ret.ends_with('*') { "" } else { " " };
@@ -168,10 +183,10 @@ fn c_type(btf: &Btf, ty: TypeId) -> String {
             Type::Void => return "void".to_owned(),
             Type::Qualified { to, .. } | Type::TypeTag { to, .. } => ty = *to,
             Type::Ptr { to } => return format!("{} *", pointee(btf, *to)),
-            Type::Composite { union: true, .. } => return format!("union {}", btf.type_name(ty)),
-            Type::Composite { .. } | Type::Fwd { .. } => return format!("struct {}", btf.type_name(ty)),
-            Type::Enum { .. } => return format!("enum {}", btf.type_name(ty)),
-            Type::Int { .. } | Type::Typedef { .. } | Type::Float { .. } => return btf.type_name(ty).to_owned(),
+            Type::Composite { union: true, .. } => return format!("union {}", type_name(btf, ty)),
+            Type::Composite { .. } | Type::Fwd { .. } => return format!("struct {}", type_name(btf, ty)),
+            Type::Enum { .. } => return format!("enum {}", type_name(btf, ty)),
+            Type::Int { .. } | Type::Typedef { .. } | Type::Float { .. } => return type_name(btf, ty),
             Type::Array { .. }
             | Type::Func { .. }
             | Type::FuncProto { .. }

@@ -296,6 +296,10 @@ impl<H: 'static> Linker<H> {
             return Some(bound);
         }
         let name = Some(function.essential_name()).filter(|name| *name != function.name)?;
+        if let Some(registered) = self.by_name(name) {
+            let declaration = Declaration { proto: &registered.proto, ints: &registered.ints };
+            return declaration.is_declared_as(types?, function.ty?).then(|| registered.bound());
+        }
         let bound = self.named(name, layout)?;
         let (_, params) = types?.prototype(function.ty?)?;
         let args: Vec<ArgKind> = bound.proto.args.into_iter().take_while(|arg| *arg != ArgKind::None).collect();

@@ -26,6 +26,13 @@ extern int nothing(void) __ksym __weak;
 extern __u64 smaller(struct point *of) __ksym;
 extern __u64 by_value(const __u8 *value) __ksym;
 
+/* Flavours: of a function of the host, declared as it is, and otherwise. */
+extern __u64 emit___same(__u64 value) __ksym;
+extern __u64 narrow___old(__u32 value) __ksym;
+/* A name of which a message shows the start. */
+typedef __u64 seventy_letters_are_more_than_a_message_of_the_host_shows_of_any_name_t;
+extern __u64 named(seventy_letters_are_more_than_a_message_of_the_host_shows_of_any_name_t value) __ksym;
+
 SEC("raw/agree") __u64 agree(void)
 {
 	static const char text[] = "hello";
@@ -53,5 +60,8 @@ SEC("raw/g") __u64 calls_by_value(void)
 
 	return by_value(&byte);
 }
+SEC("raw/h") __u64 calls_emit___same(void) { return emit___same(1); }
+SEC("raw/i") __u64 calls_narrow___old(void) { return narrow___old(1); }
+SEC("raw/j") __u64 calls_named(void) { return named(1); }
 
 char LICENSE[] SEC("license") = "MIT OR Apache-2.0";

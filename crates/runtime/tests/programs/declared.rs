@@ -27,6 +27,7 @@ fn linker(engine: &Engine) -> Linker<Vec<u64>> {
     linker.func_named("cut", |_: &mut Host<'_>| -> u64 { 0 }).unwrap();
     linker.func_named("nothing", |_: &mut Host<'_>| ()).unwrap();
     linker.func_named("smaller", |_: &mut Host<'_>, _: &[u32; 2]| -> u64 { 0 }).unwrap();
+    linker.func_named("named", |_: &mut Host<'_>, value: u32| -> u64 { value.into() }).unwrap();
     // Functions with numbers are compared, too, when they are called by name.
     linker.func(1001, "by_value", note).unwrap();
     linker
@@ -58,6 +59,11 @@ fn a_prototype_that_differs_from_the_hosts_is_refused() {
         ("nothing", "int nothing(void)", "void nothing(void)"),
         ("smaller", "__u64 smaller(struct point *)", "__u64 smaller(const void *)"),
         ("by_value", "__u64 by_value(const __u8 *)", "__u64 by_value(__u64)"),
+        (
+            "named",
+            "__u64 named(seventy_letters_are_more_than_a_message_of_the_host_shows_of_any...)",
+            "__u64 named(__u32)",
+        ),
     ] {
         let program = format!("calls_{name}");
         let maps = MapSet::for_object(&engine, &object).unwrap();
@@ -72,6 +78,23 @@ fn a_prototype_that_differs_from_the_hosts_is_refused() {
     // Modules are held to the same.
     let module = linker.loader::<Raw>().only(&["calls_fewer"]).compile(&object);
     assert!(matches!(module, Err(LoadError::HostPrototype { .. })));
+}
+
+/// A flavour (`name___old`) is the function of the name before it, if it is declared as the host has that one.
+#[test]
+fn flavours_are_compared_too() {
+    let object = Object::parse(OBJECT).unwrap();
+    let engine = engines(|_| {}).remove(0);
+    let linker = linker(&engine);
+    let load = |program: &str| {
+        let maps = MapSet::for_object(&engine, &object).unwrap();
+        linker.loader::<Raw>().only(&[program]).object(&object, maps)
+    };
+    let mut noted = Vec::new();
+    let same = load("calls_emit___same").unwrap().program::<Raw>("calls_emit___same").unwrap();
+    assert_eq!((same.run(&mut noted, &mut []).unwrap(), noted), (2, vec![1]));
+    let error = load("calls_narrow___old").unwrap_err().to_string();
+    assert!(error.contains("host function `narrow___old` is not registered"), "{error}");
 }
 
 #[test]
