@@ -566,7 +566,10 @@ pub enum LinkError {
     },
     /// A description cannot say what this function takes ([`crate::Linker::describe`]), or says what no function takes
     /// ([`crate::Linker::func_described`]).
-    #[error("function `{name}` has no description: its parameters are not integers, byte slices and plain structures")]
+    #[error(
+        "function `{name}` has no description: its parameters are not integers, byte slices and plain structures, or its \
+         name is none in C"
+    )]
     Undescribed {
         /// The function.
         name: String,

@@ -103,7 +103,11 @@ pub struct FieldInterface {
 
 /// The type of a field of a struct of the host.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase", deny_unknown_fields)
+)]
 pub enum FieldKind {
     /// A number.
     Int(IntType),
@@ -142,7 +146,11 @@ pub struct FunctionInterface {
 
 /// The kind of a parameter of a function of the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase", deny_unknown_fields)
+)]
 pub enum ParamKind {
     /// A number.
     Int(IntType),
@@ -170,7 +178,11 @@ pub enum ParamKind {
 
 /// The kind of a result of a function of the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase", deny_unknown_fields)
+)]
 pub enum ResultKind {
     /// Nothing.
     Nothing,
@@ -207,8 +219,8 @@ impl ParamKind {
 }
 
 impl FunctionInterface {
-    /// Describes a registered function; `None` if a description could not say all of it.
-    fn of(function: &Registered) -> Option<FunctionInterface> {
+    /// Describes a registered function, `numbered` if its id calls it; `None` if a description could not say all of it.
+    fn of(function: &Registered, numbered: bool) -> Option<FunctionInterface> {
         let Registered { proto, ints, .. } = function;
         let mut params = Vec::new();
         for (kind, int) in proto.args.iter().zip(ints.args) {
@@ -232,12 +244,12 @@ impl FunctionInterface {
             (Ret::MemOrNull { bytes, .. }, None) => ResultKind::Memory { bytes },
             (_, None) => ResultKind::Nothing,
         };
-        let id = Some(proto.id).filter(|id| *id != 0);
-        let sleeps = proto.effect == Effect::Sleeps;
+        let (id, sleeps) = (Some(proto.id), proto.effect == Effect::Sleeps);
         let described = FunctionInterface { name: proto.name.clone().into_owned(), id, params, result, sleeps };
+        check_name("", &described.name).ok()?;
         described.check().ok()?;
         let whole = described.proto() == *proto && described.types().2 == *ints;
-        whole.then_some(described)
+        whole.then_some(FunctionInterface { id: id.filter(|_| numbered), ..described })
     }
 
     fn proto(&self) -> HelperProto {
@@ -359,7 +371,8 @@ impl<H: 'static> Linker<H> {
     /// ```
     ///
     /// # Errors
-    /// [`LinkError::Undescribed`] for a function with arguments of the host's own [`HostArg`](crate::HostArg) types.
+    /// [`LinkError::Undescribed`] for a function with arguments of the host's own [`HostArg`](crate::HostArg) types, or
+    /// with a name that C does not have.
     pub fn describe<C: BpfContext + ContextField>(&self) -> Result<HostInterface, LinkError> {
         let config = self.engine.config();
         let members = match C::SHAPE {
@@ -367,9 +380,10 @@ impl<H: 'static> Linker<H> {
             // A derived context is a struct.
             Shape::Scalar { .. } | Shape::Bytes { .. } => &[],
         };
-        let functions = self.funcs.iter().map(|function| {
+        let functions = self.funcs.iter().enumerate().map(|(place, function)| {
             let name = || function.proto.name.clone().into_owned();
-            FunctionInterface::of(function).ok_or_else(|| LinkError::Undescribed { name: name() })
+            let described = FunctionInterface::of(function, self.is_numbered(place));
+            described.ok_or_else(|| LinkError::Undescribed { name: name() })
         });
         Ok(HostInterface {
             version: HOST_INTERFACE_VERSION,
@@ -451,6 +465,13 @@ impl HostInterface {
             function
                 .check()
                 .map_err(|(part, problem)| HostInterfaceError { place: format!("{place}.{part}"), problem })?;
+        }
+        let HostLimits { frame_bytes, budget, .. } = self.limits;
+        if !frame_bytes.is_multiple_of(8) || frame_bytes >= 1 << 16 {
+            return wrong("limits.frame_bytes", format!("{frame_bytes} is no multiple of 8 below 65536"));
+        }
+        if budget == Some(0) {
+            return wrong("limits.budget", "0 lets no run begin; null is no budget");
         }
         Ok(())
     }
@@ -627,7 +648,8 @@ fn c_struct<'s>(out: &mut String, of: &'s StructInterface, seen: &mut Vec<&'s st
 
 /// The described context of this process.
 struct Described {
-    described: StructInterface,
+    /// `None` if the context was used before it was defined.
+    described: Option<StructInterface>,
     members: &'static [Member],
     layout: ContextLayout,
     types: Vec<CoreType>,
@@ -636,7 +658,8 @@ struct Described {
 static DESCRIBED: OnceLock<Described> = OnceLock::new();
 
 /// A context that is described by a [`HostInterface`]. A tool verifies and runs programs of one host: a process defines
-/// this context once ([`HostContext::define`]).
+/// this context once ([`HostContext::define`]). A process that uses it undefined has a context without fields, which
+/// stays so.
 ///
 /// Its runs are given a [`HostContextBuff`].
 #[derive(Debug)]
@@ -646,26 +669,29 @@ impl HostContext {
     /// Defines the context as described, for the rest of the process.
     ///
     /// # Errors
-    /// As [`HostInterface::check`]; and if the process has defined another context.
+    /// As [`HostInterface::check`]; and if the process has defined another context, or has used this one already.
     pub fn define(host: &HostInterface) -> Result<(), HostInterfaceError> {
         host.check()?;
         let described = DESCRIBED.get_or_init(|| {
             let (name, members, size) = leak(&host.context);
             let layout = derive::layout(name, members);
             let types = derive::core_types(name, size as usize, members);
-            Described { described: host.context.clone(), members, layout, types }
+            Described { described: Some(host.context.clone()), members, layout, types }
         });
-        if described.described == host.context {
-            Ok(())
-        } else {
-            wrong("context", "the process has defined another context")
+        match &described.described {
+            Some(context) if *context == host.context => Ok(()),
+            Some(_) => wrong("context", "the process has defined another context"),
+            None => wrong("context", "the process has used the context before it was defined"),
         }
     }
 
-    /// # Panics
-    /// If the process has not defined the context.
+    /// The context of this process: from the first use on one without fields, if none was defined, so that a program
+    /// is never run on another context than it was verified for.
     fn defined() -> &'static Described {
-        DESCRIBED.get().expect("`HostContext::define` comes first")
+        DESCRIBED.get_or_init(|| {
+            let layout = derive::layout("(undefined: `HostContext::define` comes first)", &[]);
+            Described { described: None, members: &[], layout, types: Vec::new() }
+        })
     }
 }
 
@@ -728,18 +754,14 @@ impl fmt::Debug for HostContextBuff {
 }
 
 impl Default for HostContextBuff {
-    /// # Panics
-    /// If the process has not defined the context ([`HostContext::define`]).
     fn default() -> Self {
         HostContextBuff::new()
     }
 }
 
 impl HostContextBuff {
-    /// Makes a context of zeros and empty byte slices.
-    ///
-    /// # Panics
-    /// If the process has not defined the context ([`HostContext::define`]).
+    /// Makes a context of zeros and empty byte slices: without fields, if the process has not defined the context
+    /// ([`HostContext::define`]).
     pub fn new() -> HostContextBuff {
         let mut fields = Vec::new();
         let size = add_fields(&mut fields, "", 0, HostContext::defined().members);

@@ -242,6 +242,13 @@ impl<H: 'static> Linker<H> {
         self.funcs.get(*self.ids.get(&id)?)
     }
 
+    /// Returns whether objects may call the registered function at this place by its id: not if it has none, and not
+    /// if the id was removed after that ([`Linker::remove_helper`]).
+    pub(super) fn is_numbered(&self, place: usize) -> bool {
+        let id = self.funcs.get(place).map(|function| function.proto.id);
+        id.is_some_and(|id| self.ids.get(&id) == Some(&place) && self.protos.get(id).is_some())
+    }
+
     /// Returns the registered function of this name.
     fn by_name(&self, name: &str) -> Option<&Registered> {
         self.funcs.get(*self.names.get(name)?)

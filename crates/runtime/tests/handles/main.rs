@@ -25,5 +25,6 @@ mod runner;
 mod tail_calls;
 mod tail_calls_live;
 mod tenants;
+mod undefined_host;
 mod unwinding;
 mod usage;

@@ -3,7 +3,7 @@
 use crate::common::engines::engines;
 use bpf_runtime::{
     BpfContext, Caller, Config, ContextBytes, ContextBytesMut, Engine, HelperError, HostContext, HostContextBuff,
-    HostInterface, HostValue, Linker, Pinned, SharedBytes, assemble,
+    HostInterface, HostValue, LinkError, Linker, Pinned, SharedBytes, assemble,
 };
 use core::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -209,6 +209,28 @@ fn fields_are_read_and_written_by_name() {
     }
 }
 
+/// A description has no ids that were removed, and a function that no file can name is an error.
+#[test]
+fn descriptions_are_files_that_can_be_read() {
+    type Host<'a> = Caller<'a, ()>;
+    let mut linker = Linker::<()>::new(&engine());
+    linker.func(1001, "first", |_: &mut Host<'_>| ()).unwrap();
+    linker.remove_helper(1001).func(1001, "second", |_: &mut Host<'_>| -> u8 { 1 }).unwrap();
+    linker.func(1002, "third", |_: &mut Host<'_>| ()).unwrap();
+    linker.remove_helper(1002);
+    let host = linker.describe::<Inner>().unwrap();
+    let ids: Vec<_> = host.functions.iter().map(|function| (&*function.name, function.id)).collect();
+    assert_eq!(ids, [("first", None), ("second", Some(1001)), ("third", None)]);
+    host.check().unwrap();
+    let mut again = Linker::<()>::new(&engine());
+    for function in &host.functions {
+        again.func_described(function, |_: &mut Host<'_>, _: &[HostValue<'_>]| Ok(0)).unwrap();
+    }
+    linker.func_named("no-name", |_: &mut Host<'_>| ()).unwrap();
+    let error = linker.describe::<Inner>().unwrap_err();
+    assert!(matches!(&error, LinkError::Undescribed { name } if name == "no-name"), "{error}");
+}
+
 /// A description of any content is a host or has an error that names the place.
 #[test]
 fn wrong_descriptions_are_told_where() {
@@ -263,7 +285,15 @@ fn wrong_descriptions_are_told_where() {
         ),
         ("/functions/4/result", serde_json::json!({"memory": {"bytes": 0}}), "functions[4].result.memory.bytes: "),
         ("/functions/0/result", serde_json::json!("magic"), "unknown variant `magic`"),
+        (
+            "/functions/2/params/0",
+            serde_json::json!({"struct": {"bytes": 8, "align": 8, "writable": false, "null": false, "aligned": 8}}),
+            "unknown field `aligned`",
+        ),
         ("/limits/fuel", serde_json::json!(-1), "invalid value"),
+        ("/limits/frame_bytes", serde_json::json!(u32::MAX), "limits.frame_bytes: "),
+        ("/limits/frame_bytes", serde_json::json!(12), "limits.frame_bytes: 12 is no multiple of 8"),
+        ("/limits/budget", serde_json::json!(0), "limits.budget: 0 lets no run begin"),
     ] {
         let error = wrong(pointer, value).unwrap_err();
         assert!(error.starts_with(place), "{pointer}: {error}");
