@@ -2,16 +2,34 @@
 
 use crate::input;
 use crate::load::NoHost;
-use anyhow::{Context, Result};
-use bpf_runtime::{Caller, Engine, FunctionInterface, HelperError, HostContext, HostInterface, HostValue, Linker};
+use anyhow::{Context, Result, bail};
+use bpf_runtime::{
+    Caller, Engine, FunctionInterface, HOST_INTERFACE_VERSION, HelperError, HostContext, HostInterface, HostValue,
+    Linker,
+};
+use serde::Deserialize;
 use std::path::Path;
 
 /// Reads a description, and checks it.
 pub(crate) fn describe(path: &Path) -> Result<HostInterface> {
-    let text = input::read_text(path)?;
-    let place = || path.display().to_string();
-    let host: HostInterface = serde_json::from_str(&text).with_context(place)?;
-    host.check().with_context(place)?;
+    parse(&input::read_text(path)?).with_context(|| path.display().to_string())
+}
+
+/// The host of a file's text.
+pub(crate) fn parse(text: &str) -> Result<HostInterface> {
+    /// Of any version.
+    #[derive(Deserialize)]
+    struct Head {
+        version: u32,
+    }
+    // First, because another version may have other fields.
+    if let Ok(Head { version }) = serde_json::from_str(text)
+        && version != HOST_INTERFACE_VERSION
+    {
+        bail!("version: {version} is not a version that is known here, {HOST_INTERFACE_VERSION}");
+    }
+    let host: HostInterface = serde_json::from_str(text)?;
+    host.check()?;
     Ok(host)
 }
 
@@ -35,8 +53,9 @@ where
     for id in &host.removed_helpers {
         linker.remove_helper(*id);
     }
-    for function in &host.functions {
-        linker.func_described(function, body(function))?;
+    for (i, function) in host.functions.iter().enumerate() {
+        let place = || format!("the host's functions[{i}]");
+        linker.func_described(function, body(function)).with_context(place)?;
     }
     Ok(linker)
 }

@@ -6,8 +6,8 @@ use crate::load::{self, EngineArgs};
 use crate::out::{self, Look, line, text};
 use anyhow::{Context as _, Result, bail};
 use bpf_runtime::{
-    Context, Engine, HostContext, HostInterface, Linker, LoadError, MapSet, Object, Proofs, Raw, SkLookup, Skb, Sock,
-    SockAddr, SockOps, VerifyReport, Xdp, XdpFrags,
+    Context, Engine, HostContext, HostInterface, Linker, LoadError, Loader, MapSet, Object, Proofs, Raw, SkLookup, Skb,
+    Sock, SockAddr, SockOps, VerifyReport, Xdp, XdpFrags,
 };
 use serde::Serialize;
 use std::cell::Cell;
@@ -137,7 +137,12 @@ fn verify_object(
         let maps = MapSet::for_object(engine, &object)?;
         let name = program.name();
         if host.is_some() {
-            let result = verify::<HostContext>(&linker, &object, maps, name, args);
+            let loaded = MapSet::for_object(engine, &object)?;
+            // The service creates the maps, too, and may refuse the plug-in for them.
+            let result = verify::<HostContext>(&linker, &object, maps, name, args).and_then(|reports| {
+                loader::<HostContext>(&linker, name, args).object(&object, loaded)?;
+                Ok(reports)
+            });
             let place = format!("{}, section `{}`", path.display(), program.section());
             verdicts.push(Verdict { object: path.display().to_string(), ..verdict(name, &place, result) });
             continue;
@@ -179,11 +184,14 @@ fn verify<C: Context>(
     name: &str,
     args: &Args,
 ) -> Result<Vec<VerifyReport>, LoadError> {
+    loader::<C>(linker, name, args).verify(object, maps, args.log)
+}
+
+fn loader<'l, C: Context>(linker: &'l Linker<load::NoHost>, name: &str, args: &Args) -> Loader<'l, C, load::NoHost> {
     let loader = linker.loader::<C>().only(&[name]);
     let loader = if args.hybrid { loader.hybrid() } else { loader };
     let loader = if args.privileged { loader.privileged() } else { loader };
-    let loader = loader.proofs(if args.proof { Proofs::Require } else { Proofs::Ignore });
-    loader.verify(object, maps, args.log)
+    loader.proofs(if args.proof { Proofs::Require } else { Proofs::Ignore })
 }
 
 fn verdict(name: &str, place: &str, result: Result<Vec<VerifyReport>, LoadError>) -> Verdict {

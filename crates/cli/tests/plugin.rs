@@ -83,6 +83,31 @@ fn a_plug_in_is_verified_as_in_its_service() {
     assert!(refused.contains("the host's function is `void say(__u64)`") && refused.contains("limit.c:"), "{refused}");
 }
 
+/// A plug-in whose maps the service has no room for is refused.
+#[test]
+fn the_limits_of_maps_are_the_services() {
+    let folder = Folder::new("maps");
+    let host = std::fs::read_to_string(root().join("examples/limit_host.json")).unwrap();
+    let small = folder.file("small.json", &host.replace("\"object_memory\": 4294967296", "\"object_memory\": 65536"));
+    let refused = prints(1, &["verify", "--host", &small, "examples/limit.o"]);
+    assert!(refused.contains("limit: refused") && refused.contains("the limit is 65536"), "{refused}");
+}
+
+/// Functions that a linker cannot have: the message has their place.
+#[test]
+fn impossible_functions_are_told_where() {
+    let folder = Folder::new("functions");
+    let host = std::fs::read_to_string(root().join("examples/limit_host.json")).unwrap();
+    assert!(host.contains("\"id\": null"));
+    let path = folder.file("wrong.json", &host.replace("\"id\": null", "\"id\": 5"));
+    for args in
+        [&["verify", "--host", &path, "examples/limit.o"][..], &["test", "--host", &path, "examples/limit_test.toml"]]
+    {
+        let message = fails(args);
+        assert!(message.contains("the host's functions[0]: helper id 5 is already"), "{message}");
+    }
+}
+
 /// Host files of any content: the message has the file, and the line or the place.
 #[test]
 fn wrong_hosts_are_told_where() {
@@ -93,6 +118,7 @@ fn wrong_hosts_are_told_where() {
         ("{".to_owned(), "line 1 column 1"),
         ("[".repeat(10_000), "line 1"),
         (host.replace("\"version\": 1", "\"version\": 9"), "version: 9 is not a version"),
+        (host.replace("\"version\": 1", "\"version\": 2, \"news\": []"), "version: 2 is not a version"),
         (host.replace("\"client\"", "\"cli ent\""), "context.fields[0].name: "),
         (host.replace("\"client\"", "\"cost\""), "context.fields[1].name: there are two fields `cost`"),
         (host.replace("\"client\"", "7"), "line 7 column"),
