@@ -14,7 +14,7 @@ use crate::{fill, host, input, maps};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bpf_runtime::{
     Caller, Engine, FieldKind, FunctionInterface, HelperError, HostContext, HostContextBuff, HostInterface, HostValue,
-    Instance, IntType, Linker, MapSet, Object, Program, ResultKind,
+    Instance, IntType, Linker, MapSet, Object, Program, ResultKind, RunError,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +22,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use toml::{Spanned, Value};
 
 /// Run the cases of test files. Exit status 1 if one fails.
@@ -182,7 +183,8 @@ fn test_file(path: &Path, named: Option<&HostInterface>, args: &Args) -> Result<
     let engine = load::host_engine(&args.engine, host)?;
     let object_path = beside(&file.object);
     let object = load::object(&object_path)?;
-    let line = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
+    let ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
+    let line = |at: usize| ends.partition_point(|end| *end < at) + 1;
     let mut outcomes = Vec::new();
     for spanned in &file.case {
         let case = spanned.get_ref();
@@ -218,8 +220,9 @@ enum Argument {
 /// State that the functions of the host share with the case.
 #[derive(Default)]
 struct Mocks {
-    /// The calls of the run, in order.
+    /// The calls of the run, in order, and the bytes of their arguments together.
     calls: Vec<(String, Vec<Argument>)>,
+    bytes: usize,
     /// The number of calls of each function in the case.
     called: BTreeMap<String, usize>,
     time: u64,
@@ -227,12 +230,18 @@ struct Mocks {
     drawn: usize,
 }
 
-/// The clocks among the helpers, by id and name.
-const CLOCKS: [(u32, &str); 4] = [
-    (5, "bpf_ktime_get_ns"),
-    (125, "bpf_ktime_get_boot_ns"),
-    (160, "bpf_ktime_get_coarse_ns"),
-    (208, "bpf_ktime_get_tai_ns"),
+/// Calls of functions of the host in one run, at most: they are kept.
+const MAX_CALLS: usize = 1 << 16;
+/// Bytes in the arguments of the calls of one run, at most.
+const MAX_BYTES: usize = 64 << 20;
+
+/// The clocks among the helpers, by id and name, with the nanoseconds of their ticks.
+const CLOCKS: [(u32, &str, u64); 5] = [
+    (5, "bpf_ktime_get_ns", 1),
+    (118, "bpf_jiffies64", 1_000_000),
+    (125, "bpf_ktime_get_boot_ns", 1),
+    (160, "bpf_ktime_get_coarse_ns", 1),
+    (208, "bpf_ktime_get_tai_ns", 1),
 ];
 /// The helper that returns a random number.
 const RANDOM: (u32, &str) = (7, "bpf_get_prandom_u32");
@@ -298,6 +307,12 @@ impl Test<'_> {
             let results = results.get(&name).cloned().unwrap_or_default();
             move |_: &mut Caller<'_, NoHost>, args: &[HostValue<'_>]| -> Result<u64, HelperError> {
                 let mut mocks = lock(&mocks);
+                mocks.bytes = mocks.bytes.saturating_add(args.iter().map(argument_bytes).sum());
+                if mocks.calls.len() == MAX_CALLS || mocks.bytes > MAX_BYTES {
+                    let more =
+                        format!("more than {MAX_CALLS} calls of the host's functions, or {MAX_BYTES} bytes in them");
+                    return Err(HelperError::new(format!("a run of a test makes {more}")));
+                }
                 mocks.calls.push((name.clone(), args.iter().map(argument).collect()));
                 let called = mocks.called.entry(name.clone()).or_insert(0);
                 let result = results.get(*called).or(results.last()).cloned();
@@ -314,9 +329,10 @@ impl Test<'_> {
         let replaced = |(id, name): (u32, &str)| {
             !own.contains(&id) && !known.contains(name) && !self.host.removed_helpers.contains(&id)
         };
-        for (id, name) in CLOCKS.into_iter().filter(|clock| replaced(*clock)) {
+        for (id, name, tick) in CLOCKS.into_iter().filter(|(id, name, _)| replaced((*id, *name))) {
             let mocks = Arc::clone(mocks);
-            linker.remove_helper(id).func(id, name, move |_: &mut Caller<'_, NoHost>| -> u64 { lock(&mocks).time })?;
+            let time = move |_: &mut Caller<'_, NoHost>| -> u64 { lock(&mocks).time / tick };
+            linker.remove_helper(id).func(id, name, time)?;
         }
         if replaced(RANDOM) {
             let mocks = Arc::clone(mocks);
@@ -352,9 +368,14 @@ impl Test<'_> {
         {
             let mut mocks = lock(mocks);
             mocks.calls.clear();
+            mocks.bytes = 0;
             mocks.time = run.time.unwrap_or(mocks.time);
         }
-        match (program.run(&mut (), &mut context), &run.error) {
+        let result = match program.run(&mut (), &mut context) {
+            Err(RunError::Sleepable { .. }) => wait(program, &mut context)?,
+            result => result,
+        };
+        match (result, &run.error) {
             (Ok(result), None) => {
                 // A verdict is the C function's result, an int or a wider number.
                 let same = |expected: i64| {
@@ -449,6 +470,19 @@ impl Test<'_> {
     }
 }
 
+/// Runs a sleepable program. Mocked functions are ready at once, so it never waits.
+fn wait(
+    program: &Program<HostContext, NoHost>,
+    context: &mut HostContextBuff,
+) -> Result<std::result::Result<u64, RunError>> {
+    let mut host = ();
+    let run = std::pin::pin!(program.run_async(&mut host, context));
+    match run.poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+        Poll::Ready(result) => Ok(result),
+        Poll::Pending => bail!("the program waits, and nothing here wakes it"),
+    }
+}
+
 /// The effect of one call of a mocked function.
 #[derive(Clone)]
 enum Mocked {
@@ -476,6 +510,14 @@ fn number(value: i64, int: IntType) -> Result<u64> {
     // Numbers above 2^63 are written as negative ones.
     ensure!(held.cast_signed() == value, "{value} is no {}", int.c_type());
     Ok(held)
+}
+
+fn argument_bytes(value: &HostValue<'_>) -> usize {
+    match value {
+        HostValue::Bytes(bytes) => bytes.len(),
+        HostValue::BytesMut(bytes) => bytes.bytes().len(),
+        _ => 0,
+    }
 }
 
 fn argument(value: &HostValue<'_>) -> Argument {

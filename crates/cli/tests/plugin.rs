@@ -226,6 +226,7 @@ fn time_and_random_numbers_are_the_cases() {
         "clock_test.toml",
         r#"object = "clock.o"
 host = "limit_host.json"
+program = "clock"
 
 [[case]]
 name = "in turn"
@@ -241,10 +242,16 @@ run = [
 [[case]]
 name = "of another case"
 run = [{ verdict = 0 }]
+
+[[case]]
+name = "coarse"
+program = "ticks"
+time = 7_500_000
+run = [{ verdict = 7 }]
 "#,
     );
     let text = prints(0, &["test", &path]);
-    assert!(text.ends_with("2 passed, 0 failed\n"), "{text}");
+    assert!(text.ends_with("3 passed, 0 failed\n"), "{text}");
 }
 
 /// Test files of any content: what does not exist, and values of the wrong type, are errors with their line.
@@ -289,6 +296,39 @@ fn wrong_test_files_are_told_where() {
     assert!(fails(&["test", &path]).contains("it names no host"));
     let path = folder.file("binary.toml", "\u{0}\u{1}");
     assert!(fails(&["test", &path]).contains("binary.toml"));
+}
+
+/// A plug-in that calls the host for ever ends with a message, and not with the memory of the machine.
+#[test]
+fn calls_are_kept_up_to_a_limit() {
+    let folder = Folder::new("flood");
+    std::fs::copy(root().join("crates/cli/tests/objects/flood.o"), folder.0.join("flood.o")).unwrap();
+    let host = std::fs::read_to_string(root().join("examples/limit_host.json")).unwrap();
+    assert!(host.contains("\"budget\": 100000"));
+    folder.file("limit_host.json", &host.replace("\"budget\": 100000", "\"budget\": null"));
+    let head = "object = \"flood.o\"\nhost = \"limit_host.json\"\nprogram = \"flood\"\n";
+    let path = folder
+        .file("t.toml", &format!("{head}[[case]]\nname = \"a\"\nrun = [{{ error = \"more than 65536 calls\" }}]\n"));
+    assert!(prints(0, &["test", &path]).ends_with("1 passed, 0 failed\n"));
+}
+
+/// A program that waits is run, with functions that are ready at once.
+#[test]
+fn sleepable_programs_are_tested() {
+    let folder = Folder::new("waits");
+    std::fs::copy(root().join("crates/cli/tests/objects/flood.o"), folder.0.join("flood.o")).unwrap();
+    let host = std::fs::read_to_string(root().join("examples/limit_host.json")).unwrap();
+    assert!(host.contains("\"sleeps\": false"));
+    folder.file("limit_host.json", &host.replace("\"sleeps\": false", "\"sleeps\": true"));
+    let head = "object = \"flood.o\"\nhost = \"limit_host.json\"\nprogram = \"waits\"\n";
+    let path = folder.file(
+        "t.toml",
+        &format!("{head}[[case]]\nname = \"a\"\nrun = [{{ verdict = 3, calls = [[\"say\", \"x\"]] }}]\n"),
+    );
+    for engine in ["jit", "interp"] {
+        let text = prints(0, &["test", &path, "--engine", engine]);
+        assert!(text.ends_with("1 passed, 0 failed\n"), "{text}");
+    }
 }
 
 /// A plug-in that the host refuses fails its cases, with the verifier's message.

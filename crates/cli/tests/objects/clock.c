@@ -14,4 +14,10 @@ SEC("request/clock") int clock(struct request *request)
 	return bpf_ktime_get_ns() + bpf_get_prandom_u32();
 }
 
+SEC("request/ticks") int ticks(struct request *request)
+{
+	(void)request;
+	return bpf_jiffies64();
+}
+
 char LICENSE[] SEC("license") = "MIT OR Apache-2.0";
