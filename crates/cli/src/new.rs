@@ -32,11 +32,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let letters = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let first = name.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
     ensure!(first && name.len() <= 64 && name.chars().all(letters), "{name:?} is no name in C of at most 64 letters");
-    ensure!(name != "host" && !KEYWORDS.contains(&name), "`{name}` cannot be the plug-in's name: choose another");
-    let (host, context, example) = match &args.host {
-        Some(path) => (crate::input::read_text(path)?, host::describe(path)?.context.name, false),
-        None => (template!("host.json").to_owned(), "request".to_owned(), true),
+    let (host, example) = match &args.host {
+        Some(path) => (crate::input::read_text(path)?, false),
+        None => (template!("host.json").to_owned(), true),
     };
+    let file = || args.host.as_ref().map_or("host.json".to_owned(), |path| path.display().to_string());
+    let described = host::parse(&host).with_context(file)?;
+    let is_function = described.functions.iter().any(|function| function.name == name);
+    let is_taken = name.starts_with("__") || name.starts_with("bpf_") || TAKEN.contains(&name) || is_function;
+    ensure!(
+        name != "host" && !KEYWORDS.contains(&name) && !is_taken,
+        "`{name}` cannot be the plug-in's name, because it is a word of C, of the headers, of the example or of the \
+         host: choose another"
+    );
+    let context = described.context.name;
     let filled = |text: &str| text.replace("@NAME@", name).replace("@CONTEXT@", &context);
     let (source, tests, more) = match example {
         true => (template!("plugin.c"), template!("plugin_test.toml"), template!("mistakes.md")),
@@ -68,9 +77,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Names that the example or the headers have.
+const TAKEN: [&str; 7] = ["ALLOW", "LICENSE", "NULL", "REFUSE", "SEC", "main", "seen"];
+
 /// Words that no function in C is named by.
-const KEYWORDS: [&str; 33] = [
-    "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float",
-    "for", "goto", "if", "inline", "int", "long", "register", "return", "short", "signed", "sizeof", "static",
-    "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while",
+const KEYWORDS: [&str; 37] = [
+    "_Bool", "asm", "restrict", "typeof", "auto", "break", "case", "char", "const", "continue", "default", "do",
+    "double", "else", "enum", "extern", "float", "for", "goto", "if", "inline", "int", "long", "register", "return",
+    "short", "signed", "sizeof", "static", "struct", "switch", "typedef", "union", "unsigned", "void", "volatile",
+    "while",
 ];

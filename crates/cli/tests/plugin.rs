@@ -439,6 +439,9 @@ fn a_project_is_made_refused_and_mended() {
         (&["a-b"], "is no name in C"),
         (&["../x"], "is no name in C"),
         (&["int"], "choose another"),
+        (&["seen"], "choose another"),
+        (&["price"], "choose another"),
+        (&["say", "--host", host.to_str().unwrap()], "choose another"),
         (&["fresh", "--host", "none.json"], "none.json"),
     ] {
         let output = new(args);
