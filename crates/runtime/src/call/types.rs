@@ -8,8 +8,8 @@
 //!
 //! Invariant: where an object declares the prototype of a function of the host, or of a flavour of it, a program that
 //! calls it is loaded only if the two agree. Signedness is not compared: registers of one size hold the same bits.
-//! Lengths may be declared of any size, because the verifier proves the whole register. A result may be declared wider
-//! than it is, because r0 is extended to 64 bits, or not at all.
+//! Lengths may be declared of any size, because the verifier proves the whole register. A result may be declared of
+//! any size, because r0 is extended to 64 bits and a narrower one is its low bits, or not at all.
 
 use crate::context::int::IntType;
 use bpf_object::btf::{self, Btf, Param, Type, TypeId};
@@ -54,7 +54,7 @@ impl Declaration<'_> {
         match declared {
             // The program does not use the result.
             btf::ArgKind::Other => func_proto(btf, ty).is_some_and(|(ret, _)| *btf.get(btf.resolve(ret)) == Type::Void),
-            btf::ArgKind::Scalar { size } => self.ints.ret.is_some_and(|int| size >= int.bytes()),
+            btf::ArgKind::Scalar { .. } => self.ints.ret.is_some(),
             btf::ArgKind::Pointer { .. } => matches!(self.proto.ret, Ret::MemOrNull { .. }),
         }
     }

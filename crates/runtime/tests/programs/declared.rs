@@ -24,7 +24,7 @@ fn linker(engine: &Engine) -> Linker<Vec<u64>> {
     linker.func_named("fewer", |_: &mut Host<'_>, a: u64, b: u64| -> u64 { a + b }).unwrap();
     linker.func_named("narrow", note).unwrap();
     linker.func_named("swapped", |_: &mut Host<'_>, _: SharedBytes<'_>| -> u64 { 0 }).unwrap();
-    linker.func_named("cut", |_: &mut Host<'_>| -> u64 { 0 }).unwrap();
+    linker.func_named("cut", |_: &mut Host<'_>| -> u64 { 0x1122_3344_5566_7788 }).unwrap();
     linker.func_named("nothing", |_: &mut Host<'_>| ()).unwrap();
     linker.func_named("smaller", |_: &mut Host<'_>, _: &[u32; 2]| -> u64 { 0 }).unwrap();
     linker.func_named("named", |_: &mut Host<'_>, value: u32| -> u64 { value.into() }).unwrap();
@@ -55,7 +55,6 @@ fn a_prototype_that_differs_from_the_hosts_is_refused() {
         ("fewer", "__u64 fewer(__u64)", "__u64 fewer(__u64, __u64)"),
         ("narrow", "__u64 narrow(__u32)", "__u64 narrow(__u64)"),
         ("swapped", "__u64 swapped(__u64, const char *)", "__u64 swapped(const void *, __u64)"),
-        ("cut", "__u32 cut(void)", "__u64 cut(void)"),
         ("nothing", "int nothing(void)", "void nothing(void)"),
         ("smaller", "__u64 smaller(struct point *)", "__u64 smaller(const void *)"),
         ("by_value", "__u64 by_value(const __u8 *)", "__u64 by_value(__u64)"),
@@ -95,6 +94,18 @@ fn flavours_are_compared_too() {
     assert_eq!((same.run(&mut noted, &mut []).unwrap(), noted), (2, vec![1]));
     let error = load("calls_narrow___old").unwrap_err().to_string();
     assert!(error.contains("host function `narrow___old` is not registered"), "{error}");
+}
+
+/// A result that is declared narrower is the low bits of the host's.
+#[test]
+fn a_result_may_be_declared_narrower() {
+    let object = Object::parse(OBJECT).unwrap();
+    let engine = engines(|_| {}).remove(0);
+    let linker = linker(&engine);
+    let maps = MapSet::for_object(&engine, &object).unwrap();
+    let instance = linker.loader::<Raw>().only(&["calls_cut"]).object(&object, maps).unwrap();
+    let cut = instance.program::<Raw>("calls_cut").unwrap();
+    assert_eq!(cut.run(&mut Vec::new(), &mut []).unwrap(), 0x5566_7788);
 }
 
 #[test]
