@@ -169,6 +169,8 @@ pub enum Reason {
     Owed { at: InsnIdx, debt: Debt },
     #[error("{func} might sleep, but {why}")]
     Sleeps { func: String, why: Awake },
+    #[error("{} entered at {at} is not left before the global function returns", section.name())]
+    SectionOpen { section: Section, at: InsnIdx },
     #[error("tail call in a sleepable program")]
     SleepableTailCall,
     #[error("tail call inside a callback")]
@@ -422,6 +424,8 @@ impl Reason {
             Reason::Sleeps { why: Awake::Section(Section::Rcu, _), .. } => "call bpf_rcu_read_unlock before",
             Reason::Sleeps { why: Awake::Section(Section::Preempt, _), .. } => "call bpf_preempt_enable before",
             Reason::Sleeps { why: Awake::Holds(..), .. } => "give it back before the call",
+            Reason::SectionOpen { section: Section::Rcu, .. } => "call bpf_rcu_read_unlock on every path",
+            Reason::SectionOpen { section: Section::Preempt, .. } => "call bpf_preempt_enable on every path",
             Reason::SleepableTailCall => "call a function in place of the tail call, or load the program not sleepable",
             Reason::LockTwice { .. } => "take each lock once; it would fail with -EDEADLK",
             Reason::Owed { debt: Debt::Record, .. } => "call bpf_ringbuf_submit or bpf_ringbuf_discard on every path",

@@ -257,6 +257,8 @@ mod with {
         SleepsOwing,
         /// A program may sleep in a section.
         SleepsInSection,
+        /// A global function may return in a section that it has entered.
+        SectionLeftOpen,
         /// A callback may sleep.
         CallbackSleeps,
         /// A call of a global function that may sleep leaves pointers to what may be freed.
@@ -483,6 +485,7 @@ mod with {
             Fault::DynptrSleeps,
             Fault::SleepsOwing,
             Fault::SleepsInSection,
+            Fault::SectionLeftOpen,
             Fault::CallbackSleeps,
             Fault::GlobalNeverSleeps,
             Fault::SectionsAlike,

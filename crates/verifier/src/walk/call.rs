@@ -491,6 +491,13 @@ impl<'a> Walk<'a> {
         {
             return refuse(Reason::LockHeld { func: "exit".into(), at: lock.at });
         }
+        // The caller of a global function is walked without what the function does. Nobody goes on after other roots.
+        if let Some(of) = self.state.sections.last()
+            && (self.state.top().entry, self.state.top().subprog != 0) == (Entry::Root, true)
+            && !planted!(SectionLeftOpen)
+        {
+            return refuse(Reason::SectionOpen { section: of.section, at: of.at });
+        }
         let Some(r0) = r0 else { return Ok(()) };
         let of_main = self.state.top().subprog == 0;
         let r0 = if of_main { self.shown(r0) } else { r0 };
