@@ -143,6 +143,11 @@ impl Fiber {
         self.parked.park(waker)
     }
 
+    /// Returns the tick at which the run is to end, later than at its beginning if its waits have moved it.
+    pub(crate) fn deadline(&self) -> u64 {
+        self.due.tick()
+    }
+
     /// Returns whether another thread has ended the run.
     pub(crate) fn is_asked(&self) -> bool {
         self.parked.is_asked()

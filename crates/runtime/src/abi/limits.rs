@@ -167,6 +167,11 @@ impl RunLimits {
         self
     }
 
+    /// Replaces the deadline by one that waits have moved, for the programs of a hook that follow.
+    pub(crate) fn move_deadline(&mut self, tick: u64) {
+        self.deadline = tick;
+    }
+
     /// Lets this interrupter end the run.
     pub fn interrupter(mut self, interrupter: &Interrupter) -> RunLimits {
         self.interrupter = interrupter.number;

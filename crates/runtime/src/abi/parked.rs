@@ -112,6 +112,10 @@ impl Due {
     pub(super) fn new(tick: u64, waits_count: bool) -> Due {
         Due { tick, waits_count, since: None }
     }
+
+    pub(super) fn tick(&self) -> u64 {
+        self.tick
+    }
 }
 
 impl Deadlines {

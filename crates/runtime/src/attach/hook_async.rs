@@ -40,6 +40,7 @@ pub struct HookRunAsync<'r, D, H> {
     policy: Policy,
     /// The hook's, by which it interrupts its runs.
     identity: Arc<Identity>,
+    /// With the deadline as the waits of the programs so far have moved it.
     limits: Option<Box<RunLimits>>,
     engine: Engine,
     data: D,
@@ -113,7 +114,10 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
                 }
             };
             let Poll::Ready(verdict) = polled else { return Poll::Pending };
-            self.waits = None;
+            let moved = self.waits.take().and_then(|run| run.moved_deadline());
+            if let (Some(tick), Some(limits)) = (moved, &mut self.limits) {
+                limits.move_deadline(tick);
+            }
             self.at += 1;
             match verdict.map(|verdict| self.policy.after(self.result, verdict, listed.continue_on)) {
                 Ok(ControlFlow::Continue(so_far)) => self.result = so_far,

@@ -24,6 +24,8 @@ use std::task::{Context, Poll, Waker};
 pub(crate) struct Asleep {
     /// Until the run is over.
     fiber: Option<Fiber>,
+    /// The tick at which the run was to end, if it is over: see [`Asleep::moved_deadline`].
+    deadline: Option<u64>,
     call: Waiting,
     /// The run's code, maps and closures.
     program: Arc<Loaded>,
@@ -137,7 +139,7 @@ impl Loaded {
         drop(nested);
         Ok(match step {
             Step::Waits(call) => {
-                let mut run = Asleep { fiber: Some(fiber), call, program, _reservation: reservation };
+                let mut run = Asleep { fiber: Some(fiber), deadline: None, call, program, _reservation: reservation };
                 match run.park(cx) {
                     Poll::Pending => Begun::Waits(run),
                     Poll::Ready(result) => Begun::Over(result),
@@ -228,6 +230,12 @@ impl Asleep {
         }
     }
 
+    /// Returns the deadline of a run that is over, which waits that do not count have moved: for what follows the run
+    /// under the same limits.
+    pub(crate) fn moved_deadline(&self) -> Option<u64> {
+        self.deadline
+    }
+
     /// Whether other threads may end the run while it waits.
     fn may_be_ended(&self) -> bool {
         self.program.checks.interrupt
@@ -254,6 +262,7 @@ impl Asleep {
         match step {
             Step::Over(result, thrown) => {
                 if let Some(fiber) = self.fiber.take() {
+                    self.deadline = Some(fiber.deadline());
                     end(fiber, &self.program);
                 }
                 result_of(result, thrown)

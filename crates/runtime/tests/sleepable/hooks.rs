@@ -2,10 +2,14 @@
 
 use super::common::engines::engines;
 use super::{ONCE, after, block_on, load, poll, waits};
-use bpf_runtime::{AsyncCaller, Hook, HookError, Linker, Plan, Policy, Raw, RunError, RunLimits, assemble};
+use bpf_runtime::{
+    AsyncCaller, Engine, Hook, HookError, Linker, Plan, Policy, Program, Raw, RunError, RunLimits, assemble,
+};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::thread;
+use std::time::Duration;
 
 #[test]
 fn the_programs_of_a_hook_wait_one_after_the_other() {
@@ -123,5 +127,42 @@ fn a_hook_is_interrupted_while_it_waits() {
         hooks[0].interrupt();
         assert!(matches!(poll(ended), Poll::Ready(Err(RunError::Interrupted { .. }))));
         assert!(matches!(poll(goes_on), Poll::Ready(Ok(7))));
+    }
+}
+
+/// Whether the wait of a hook's first program moves the deadline of `last`, too. It may not on a machine that is slow.
+fn a_wait_moves_the_next(engine: &Engine, last: &Program<Raw, u64>, limit: Duration) -> bool {
+    let first = load(&waits(engine), "r1 = 1\ncall 1001\nr0 = 2\nexit");
+    let hook = Hook::<Raw, u64>::sleepable(engine, Policy::LastWins { empty: 0 }).unwrap();
+    hook.attach(&first).unwrap();
+    hook.attach(last).unwrap();
+    let (mut a, mut b) = (0, 0);
+    let limits = RunLimits::new().deadline(engine.deadline_in(limit).unwrap());
+    let without = limits.clone().without_waits();
+    let mut counted = pin!(hook.run_async_with(&mut a, &mut [], &limits));
+    let mut moved = pin!(hook.run_async_with(&mut b, &mut [], &without));
+    if poll(counted.as_mut()).is_ready() || poll(moved.as_mut()).is_ready() {
+        return false;
+    }
+    thread::sleep(limit + limit / 4);
+    assert!(matches!(poll(counted), Poll::Ready(Err(RunError::Deadline { .. }))));
+    // The last program may wait, too.
+    for _ in 0..2 {
+        if let Poll::Ready(result) = poll(moved.as_mut()) {
+            return matches!(result, Ok(7));
+        }
+        thread::sleep(limit / 2);
+    }
+    false
+}
+
+#[test]
+fn a_wait_moves_the_deadline_of_the_programs_that_follow() {
+    for engine in engines(|config| config.interruptible = true) {
+        let linker = waits(&engine);
+        let plain = linker.loader::<Raw>().insns("plain", assemble("r0 = 7\nexit").unwrap()).unwrap();
+        for last in [plain, load(&linker, "r0 = 7\nexit"), load(&linker, ONCE)] {
+            assert!((0..5).any(|i| a_wait_moves_the_next(&engine, &last, Duration::from_millis(100 << i))));
+        }
     }
 }
