@@ -20,6 +20,7 @@ use core::marker::{PhantomData, PhantomPinned};
 use core::ops::ControlFlow;
 use core::pin::Pin;
 use core::task::{self, Poll};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -161,11 +162,12 @@ impl<D, H: 'static> Future for HookRunAsync<'_, D, H> {
             Some(Ok(list)) => list,
         };
         this.list = Some(Ok(Arc::clone(&list)));
-        let polled = this.go_on(&list, cx);
+        let polled = catch_unwind(AssertUnwindSafe(|| this.go_on(&list, cx)));
         drop(list);
-        if polled.is_ready() {
+        // A run that has thrown is over, as a `RunAsync` is: its program must not begin again.
+        if !matches!(polled, Ok(Poll::Pending)) {
             this.end();
         }
-        polled
+        polled.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }

@@ -5,6 +5,7 @@ use super::{ONCE, after, block_on, load, poll, waits};
 use bpf_runtime::{
     AsyncCaller, Engine, Hook, HookError, Linker, Plan, Policy, Program, Raw, RunError, RunLimits, assemble,
 };
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -163,6 +164,39 @@ fn a_wait_moves_the_deadline_of_the_programs_that_follow() {
         let plain = linker.loader::<Raw>().insns("plain", assemble("r0 = 7\nexit").unwrap()).unwrap();
         for last in [plain, load(&linker, "r0 = 7\nexit"), load(&linker, ONCE)] {
             assert!((0..5).any(|i| a_wait_moves_the_next(&engine, &last, Duration::from_millis(100 << i))));
+        }
+    }
+}
+
+#[test]
+fn a_run_that_has_thrown_does_not_begin_again() {
+    for engine in engines(|_| ()) {
+        let mut linker = Linker::<u64>::new(&engine);
+        linker
+            .func_async(1001, "throws", async |mut c: AsyncCaller<'_, u64>, polls: u64| -> u64 {
+                *c.host() += 1;
+                after(polls).await;
+                panic!("thrown by the host")
+            })
+            .unwrap();
+        // In the poll in which the first or the second program begins, and in a later one.
+        for (before, polls) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
+            let hook = Hook::<Raw, u64>::sleepable(&engine, Policy::LastWins { empty: 0 }).unwrap();
+            for _ in 0..before {
+                hook.attach(&load(&linker, "r0 = 1\nexit")).unwrap();
+            }
+            hook.attach(&load(&linker, &format!("r1 = {polls}\ncall 1001\nexit"))).unwrap();
+            let mut host = 0;
+            let mut run = Box::pin(hook.run_async(&mut host, &mut []));
+            for _ in 0..polls {
+                assert!(poll(run.as_mut()).is_pending());
+            }
+            assert!(catch_unwind(AssertUnwindSafe(|| poll(run.as_mut()))).is_err());
+            for _ in 0..2 {
+                assert!(matches!(poll(run.as_mut()), Poll::Ready(Err(RunError::Over))));
+            }
+            drop(run);
+            assert_eq!((host, engine.async_runs()), (1, 0));
         }
     }
 }
