@@ -189,10 +189,10 @@ impl Finder<'_> {
         let constants = || nodes.iter().map(|node| node.constant);
         let limit = SPARSE * nodes.len() as u64;
         let most = most.unwrap_or_else(|| cut(width, -1));
-        let (least, greatest) = (constants().min()?, constants().max()?.min(most));
-        // A table of all possible values needs no comparison.
-        let all = most < limit && most / 2 <= greatest.checked_sub(least)?;
-        let (low, high) = if all { (0, most) } else { (least, greatest) };
+        // Not also the other values up to `most`, which would save the comparison: the speed program `opcodes` then takes
+        // 2.2 times as long as native code, and 1.1 so (AMD EPYC), as the comparison's branch tells the predictor of
+        // indirect jumps the way.
+        let (low, high) = (constants().min()?, constants().max()?.min(most));
         let entries = high.checked_sub(low)?.saturating_add(1);
         if nodes.len() < MIN_COMPARISONS || entries > limit {
             return None;
@@ -323,24 +323,20 @@ mod tests {
         assert_eq!(switch.others, Others::To(BlockId(5)));
     }
 
-    /// A byte that is masked needs no comparison with the ends of a table of all its values.
+    /// A number that is masked needs no comparison with the ends of a table of all its values.
     #[test]
     fn a_table_may_cover_all_values() {
         let with = |define: &str| {
-            let mut func = chain(&[1, 2, 3, 4]);
+            let mut func = chain(&[0, 1, 2, 3]);
             let op = format!("func 0 (v0, -, -, -, -) {{\nb0:\n    v0 = {define}\n    exit v0\n}}\n");
             let op = op.parse::<Lir>().unwrap().funcs[0].ops[0];
             let compared = func.block_ops(BlockId(0))[0];
             func.set_ops(BlockId(0), [op, compared].map(|op| (op, bpf_lir::Span::default())));
-            switches(&func).remove(0)
+            switches(&func).remove(0).others
         };
-        let masked = with("and.32 v0, 7");
-        assert_eq!((masked.low, masked.others), (0, Others::None));
-        assert_eq!(masked.targets, [4, 5, 6, 7, 8, 4, 4, 4].map(BlockId));
-        let masked = with("and.64 v0, 15");
-        assert_eq!((masked.low, masked.targets.len(), masked.others), (1, 4, Others::To(BlockId(4))));
-        let signed = with("and.64 v0, -8");
-        assert_eq!((signed.low, signed.targets.len(), signed.others), (1, 4, Others::To(BlockId(4))));
+        assert_eq!(with("and.32 v0, 3"), Others::None);
+        assert_eq!(with("and.64 v0, 7"), Others::To(BlockId(4)));
+        assert_eq!(with("and.64 v0, -4"), Others::To(BlockId(4)));
     }
 
     #[test]
