@@ -189,8 +189,8 @@ impl Finder<'_> {
         let constants = || nodes.iter().map(|node| node.constant);
         let limit = SPARSE * nodes.len() as u64;
         let most = most.unwrap_or_else(|| cut(width, -1));
-        // A table of the other values up to `most` would save the comparison. The speed program `opcodes` then takes 2.2
-        // times as long as native code instead of 1.1 (AMD EPYC): the comparison's branch tells the predictor of
+        // A table of the other values up to `most` would save the comparison. The speed program `opcodes` then takes
+        // 2.2 times as long as native code instead of 1.1 (AMD EPYC): the comparison's branch tells the predictor of
         // indirect jumps the way.
         let (low, high) = (constants().min()?, constants().max()?.min(most));
         let entries = high.checked_sub(low)?.saturating_add(1);
