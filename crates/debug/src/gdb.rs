@@ -11,8 +11,9 @@ use crate::dwarf;
 use crate::frames::debug_frame;
 use crate::unit::{Unit, small};
 use bpf_jit_code::Arch;
+use bpf_os::{Begin, PerProcess};
+use std::mem::ManuallyDrop;
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[repr(C)]
 struct Entry {
@@ -61,15 +62,24 @@ unsafe extern "C" {
     static mut __jit_debug_descriptor: Descriptor;
 }
 
-static LIST: Mutex<()> = Mutex::new(());
+/// Holds while the list is changed. A forked child whose parent's thread was changing the list begins an empty one.
+static LIST: PerProcess<Locked> = PerProcess::new(|begin| {
+    match begin {
+        Begin::First | Begin::Forked(Locked) => {}
+        Begin::ForkedInside => {
+            let descriptor = &raw mut __jit_debug_descriptor;
+            // SAFETY: a static that only this module changes, under the lock whose value is being made.
+            unsafe { (*descriptor).first = ptr::null_mut() };
+        }
+    }
+    Locked
+});
 
-/// Locks the list. Code under this lock does not panic, so a poisoned lock is used as it is.
-fn lock() -> MutexGuard<'static, ()> {
-    LIST.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// Shows that the list is locked.
+struct Locked;
 
 /// Changes the list and tells the debugger.
-fn change(_lock: &MutexGuard<'_, ()>, action: u32, entry: *mut Entry, edit: impl FnOnce(&mut Descriptor)) {
+fn change(_lock: &mut Locked, action: u32, entry: *mut Entry, edit: impl FnOnce(&mut Descriptor)) {
     let descriptor = &raw mut __jit_debug_descriptor;
     // SAFETY: a static that only this module changes, under the lock that the caller holds; a debugger reads it while
     // the process is stopped.
@@ -86,7 +96,9 @@ fn change(_lock: &MutexGuard<'_, ()>, action: u32, entry: *mut Entry, edit: impl
 #[derive(Debug)]
 pub(crate) struct Announced {
     entry: *mut Entry,
-    _image: Box<[u8]>,
+    /// The process whose list has the entry.
+    process: u32,
+    image: ManuallyDrop<Box<[u8]>>,
 }
 
 // SAFETY: the entry is only accessed under the lock of the list.
@@ -104,7 +116,7 @@ impl Announced {
             symfile_size: image.len() as u64,
         };
         let entry = Box::into_raw(Box::new(entry));
-        change(&lock(), REGISTER, entry, |list| {
+        let add = |list: &mut Descriptor| {
             // SAFETY: made above, and no other code has it yet.
             unsafe { (*entry).next = list.first };
             if !list.first.is_null() {
@@ -112,16 +124,20 @@ impl Announced {
                 unsafe { (*list.first).prev = entry };
             }
             list.first = entry;
-        });
-        Announced { entry, _image: image }
+        };
+        LIST.with(|locked| change(locked, REGISTER, entry, add));
+        Announced { entry, process: std::process::id(), image: ManuallyDrop::new(image) }
     }
 }
 
 impl Drop for Announced {
     fn drop(&mut self) {
+        // A forked child leaves the entries of its parent alone: its list may have them, or may have begun empty.
+        if self.process != std::process::id() {
+            return;
+        }
         let entry = self.entry;
-        let lock = lock();
-        change(&lock, UNREGISTER, entry, |list| {
+        let remove = |list: &mut Descriptor| {
             // SAFETY: in the list since `new`, so alive; the lock is held.
             let Entry { next, prev, .. } = unsafe { ptr::read(entry) };
             if prev.is_null() {
@@ -134,9 +150,12 @@ impl Drop for Announced {
                 // SAFETY: a neighbour in the list, alive.
                 unsafe { (*next).prev = prev };
             }
-        });
+        };
+        LIST.with(|locked| change(locked, UNREGISTER, entry, remove));
         // SAFETY: made by `Box::into_raw` in `new`, and removed from the list.
         drop(unsafe { Box::from_raw(entry) });
+        // SAFETY: dropped here only, and no entry names the image any more.
+        unsafe { ManuallyDrop::drop(&mut self.image) };
     }
 }
 

@@ -6,29 +6,30 @@
 
 use crate::Error;
 use crate::unit::Unit;
+use bpf_os::PerProcess;
 use bpf_os::file::Bounded;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 /// Paths of the files that this process has begun.
-static BEGUN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static BEGUN: PerProcess<Vec<PathBuf>> = PerProcess::new(|_| Vec::new());
 
 /// Opens a file of this process for appending, and empties it the first time. A symbolic link in its place is
 /// refused, because all users can write to `/tmp`.
 pub(crate) fn open(path: &Path) -> Result<(File, bool), Error> {
-    let mut begun = BEGUN.lock().unwrap_or_else(PoisonError::into_inner);
-    let first = !begun.iter().any(|p| p == path);
-    let fail = |source| Error::File { path: path.to_owned(), source };
-    // Opened for reading as well, because perf needs a mapping of the jitdump.
-    let file = bpf_os::file::append_in_public_folder(path).map_err(fail)?;
-    if first {
-        file.set_len(0).map_err(fail)?;
-        begun.push(path.to_owned());
-    }
-    Ok((file, first))
+    BEGUN.with(|begun| {
+        let first = !begun.iter().any(|p| p == path);
+        let fail = |source| Error::File { path: path.to_owned(), source };
+        // Opened for reading as well, because perf needs a mapping of the jitdump.
+        let file = bpf_os::file::append_in_public_folder(path).map_err(fail)?;
+        if first {
+            file.set_len(0).map_err(fail)?;
+            begun.push(path.to_owned());
+        }
+        Ok((file, first))
+    })
 }
 
 #[derive(Debug)]

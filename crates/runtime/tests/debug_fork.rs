@@ -2,8 +2,9 @@
 //! parent's files and registrations alone. Alone in its process.
 #![cfg(unix)]
 
-use bpf_runtime::{Arch, Caller, Config, Engine, Linker, LoadError, Raw, assemble};
+use bpf_runtime::{Arch, Caller, Config, Engine, Linker, LoadError, Program, Raw, assemble};
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
 fn the_child_names_programs_and_writes_nothing() {
@@ -36,6 +37,7 @@ fn the_child_names_programs_and_writes_nothing() {
         files.into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect::<Vec<_>>()
     };
     let (_, base) = program.machine_code().unwrap();
+    engines_of_children(&dir, &engine);
     let before = files();
     assert_eq!(before.len(), 2);
     // SAFETY: no other thread of this process is doing anything; the child leaves through `_exit`.
@@ -67,4 +69,51 @@ fn the_child_names_programs_and_writes_nothing() {
     program.run(&mut frames, &mut []).unwrap();
     assert_eq!(frames, 1);
     fs::remove_dir_all(dir).unwrap();
+}
+
+/// Children of a process whose other thread tells debuggers and profilers about code all the time make engines of
+/// their own, which tell as much.
+fn engines_of_children(dir: &std::path::Path, parent: &Engine) {
+    let own_dir = dir.join("children");
+    fs::create_dir_all(&own_dir).unwrap();
+    let told = |dir: &std::path::Path| {
+        let mut config = Config::default();
+        config.debug.gdb = true;
+        config.debug.perf_map = Some(dir.to_owned());
+        config.debug.jitdump = Some(dir.to_owned());
+        Engine::new(config).unwrap()
+    };
+    let answer = |engine: &Engine| -> Program<Raw, ()> {
+        Linker::<()>::new(engine).loader::<Raw>().insns("own", assemble("r0 = 9\nexit").unwrap()).unwrap()
+    };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                drop((answer(parent), answer(&told(&own_dir))));
+            }
+        });
+        let mut statuses = Vec::new();
+        for _ in 0..40 {
+            // SAFETY: the child leaves through `_exit`, and `alarm` ends it if it waits for ever.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: changes nothing but the time at which the child ends.
+                unsafe { libc::alarm(60) };
+                let checked = std::panic::catch_unwind(|| {
+                    let own = told(&own_dir);
+                    assert_eq!(answer(&own).run(&mut (), &mut []).unwrap(), 9);
+                });
+                // SAFETY: ends the child without running the parent's destructors twice.
+                unsafe { libc::_exit(i32::from(checked.is_err())) };
+            }
+            let mut status = 0;
+            // SAFETY: waits for our child and writes its status.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            statuses.push(status);
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(statuses, [0; 40]);
+    });
+    fs::remove_dir_all(own_dir).unwrap();
 }

@@ -7,8 +7,9 @@
 mod common;
 
 use bpf_runtime::{
-    BpfContext, Engine, InterfaceError, Linker, LoadError, Map, MapDef, MapSet, MapType, Object, ProgArray, Program,
-    Raw, RunError, Xdp, assemble, interface,
+    BpfContext, Engine, Instance, InstancePool, InterfaceError, Linker, LoadError, Map, MapDef, MapSet, MapType,
+    Module, Object, PoolError, ProgArray, Program, Raw, ResetError, RunError, Tenant, TenantError, Tenants, Xdp,
+    assemble, interface,
 };
 use common::engines::{config, modes};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,6 +56,53 @@ fn not_refused(linker: &Linker<()>, engine: &Engine, array: &ProgArray<Raw, ()>,
     loads.iter().find(|(_, refused)| !refused).map(|(what, _)| (*what).to_owned())
 }
 
+/// A module, and what its parent made of it: an instance, a pool with a clean instance, and tenants.
+struct Made {
+    module: Module<Raw, ()>,
+    instance: Instance<()>,
+    pool: InstancePool<()>,
+    tenants: Tenants<Raw, ()>,
+}
+
+impl Made {
+    fn new(linker: &Linker<()>) -> Made {
+        let object = Object::parse(include_bytes!("objects/pair.o")).unwrap();
+        let module = linker.compile::<Raw>(&object).unwrap();
+        let instance = module.instance().make().unwrap();
+        let (pool, tenants) = (module.pool(2).unwrap(), Tenants::new(&module));
+        tenants.admit(Tenant::new("kept")).unwrap();
+        Made { module, instance, pool, tenants }
+    }
+
+    /// Takes each lock that a child could wait for.
+    fn use_all(&self) {
+        drop(self.pool.take().unwrap());
+        self.tenants.admit(Tenant::new("other")).unwrap();
+        self.tenants.remove("other").unwrap();
+        drop(self.module.instance().make().unwrap());
+    }
+
+    /// The first operation that is not refused by type in a forked child.
+    fn not_refused(&self) -> Option<&'static str> {
+        let forked = |error: &LoadError| matches!(error, LoadError::Forked);
+        let pooled = |result: Result<_, PoolError>| match result.map(drop) {
+            Err(PoolError::Load(error)) => forked(&error),
+            _other => false,
+        };
+        let tenant = |result: Result<(), TenantError>| matches!(result, Err(TenantError::Forked));
+        let operations = [
+            ("instance", self.module.instance().make().is_err_and(|error| forked(&error))),
+            ("pool", self.module.pool(1).is_err_and(|error| forked(&error))),
+            ("take", pooled(self.pool.take())),
+            ("admit", tenant(self.tenants.admit(Tenant::new("new")).map(drop))),
+            ("remove", tenant(self.tenants.remove("kept"))),
+            ("upgrade", tenant(self.tenants.upgrade(&self.module))),
+            ("reset", matches!(self.instance.reset(), Err(ResetError::Forked))),
+        ];
+        operations.iter().find(|(_, refused)| !refused).map(|(what, _)| *what)
+    }
+}
+
 #[test]
 fn a_child_loads_nothing_into_its_parents_engines() {
     for mode in modes() {
@@ -64,8 +112,14 @@ fn a_child_loads_nothing_into_its_parents_engines() {
         let linker = Linker::<()>::new(&engine);
         let array = ProgArray::<Raw, ()>::create(&engine, "array", 2).unwrap();
         let map = Map::create(MapDef::new("counter", MapType::Array, 4, 8, 1), engine.domain()).unwrap();
+        let made = Made::new(&linker);
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    made.use_all();
+                }
+            });
             for name in ["one", "two"] {
                 let (linker, engine, array, stop) = (&linker, &engine, &array, &stop);
                 scope.spawn(move || {
@@ -89,6 +143,7 @@ fn a_child_loads_nothing_into_its_parents_engines() {
                     unsafe { libc::alarm(60) };
                     let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                         assert_eq!(not_refused(&linker, &engine, &array, &map), None);
+                        assert_eq!(made.not_refused(), None);
                         let own = Engine::new(config.clone()).unwrap();
                         let one =
                             Linker::<()>::new(&own).loader::<Raw>().insns("own", assemble("r0 = 9\nexit").unwrap());

@@ -9,9 +9,10 @@
 //! reset after its last use, and nobody has handles of it.
 
 use crate::context::Context;
+use crate::engine::Engine;
 use crate::error::{LoadError, PoolError};
 use crate::handle::instance::Instance;
-use crate::load::module::Module;
+use crate::load::module::{Module, may_load};
 use bpf_maps::Map;
 use bpf_quiesce::Finish;
 use std::fmt;
@@ -25,6 +26,7 @@ use std::time::Duration;
 pub struct InstancePool<H>(Arc<Shared<H>>);
 
 struct Shared<H> {
+    engine: Engine,
     size: usize,
     places: Mutex<Places<H>>,
     /// For each map of an instance that nobody uses: the number of handles, and whether the map is frozen.
@@ -98,7 +100,8 @@ impl<C: Context, H: 'static> Module<C, H> {
         let module = self.clone();
         let make = Box::new(move || module.instance().make());
         let places = Mutex::new(Places { clean, unfilled: 0 });
-        Ok(InstancePool(Arc::new(Shared { size, places, unused, make })))
+        let engine = self.engine().clone();
+        Ok(InstancePool(Arc::new(Shared { engine, size, places, unused, make })))
     }
 }
 
@@ -112,7 +115,7 @@ impl<H: 'static> InstancePool<H> {
     ///
     /// # Errors
     /// [`PoolError::Empty`]; [`PoolError::Load`] if an instance that was given up cannot be replaced, which may be
-    /// tried again.
+    /// tried again, and in a forked child.
     pub fn take(&self) -> Result<Pooled<H>, PoolError> {
         /// A place that is given back on drop unless it was filled.
         struct Place<'p, H: 'static>(&'p InstancePool<H>);
@@ -121,6 +124,7 @@ impl<H: 'static> InstancePool<H> {
                 self.0.places().unfilled += 1;
             }
         }
+        may_load(&self.0.engine, None).map_err(|error| PoolError::Load(Box::new(error)))?;
         let lend = |instance| Pooled { instance: ManuallyDrop::new(instance), pool: self.clone() };
         {
             let mut places = self.places();

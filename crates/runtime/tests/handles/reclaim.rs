@@ -2,7 +2,8 @@
 
 use crate::common::engines;
 use bpf_runtime::{
-    Caller, Config, Engine, Hook, Linker, Map, MapDef, MapType, Pinned, Policy, ProgArray, Program, Raw, assemble,
+    Caller, Config, Engine, Hook, Linker, Map, MapDef, MapType, Module, Object, Pinned, Policy, ProgArray, Program,
+    Raw, Tenant, Tenants, assemble,
 };
 use std::any::Any;
 use std::sync::{Arc, Barrier};
@@ -64,12 +65,26 @@ fn used(engine: &Engine, token: &Arc<()>) -> (Program<Raw, ()>, Hook<Raw, ()>, P
 /// A handle that keeps the domain while an engine's last handles are dropped inside a guard.
 type Holder = (&'static str, fn(&Engine) -> Box<dyn Any + Send>);
 
-const HOLDERS: [Holder; 5] = [
+/// A module of the engine, of an object with two maps.
+fn module(engine: &Engine) -> Module<Raw, ()> {
+    let object = Object::parse(include_bytes!("../objects/pair.o")).unwrap();
+    Linker::<()>::new(engine).compile::<Raw>(&object).unwrap()
+}
+
+const HOLDERS: [Holder; 9] = [
     ("domain", |engine| Box::new(Arc::clone(engine.domain()))),
     ("map", |engine| Box::new(Map::create(MapDef::new("last", MapType::Array, 4, 8, 1), engine.domain()).unwrap())),
     ("account", |engine| Box::new(engine.account("last", 1 << 20))),
     ("pinned", |engine| Box::new(Pinned::new(engine, &7u64))),
     ("grace period", |engine| Box::new(engine.domain().start_grace_period())),
+    ("module", |engine| Box::new(module(engine))),
+    ("instance", |engine| Box::new(module(engine).instance().make().unwrap())),
+    ("pool", |engine| Box::new(module(engine).pool(1).unwrap())),
+    ("tenants", |engine| {
+        let tenants = Tenants::new(&module(engine));
+        tenants.admit(Tenant::new("one")).unwrap();
+        Box::new(tenants)
+    }),
 ];
 
 /// Other threads' guards keep what is dropped, and let go of it when they end: nobody else may come by.
