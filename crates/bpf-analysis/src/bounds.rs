@@ -1,7 +1,7 @@
 //! Where a run finds the bounds of the regions that its context leads to.
 
 /// Where a run finds the bounds of a context region.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct RegionBounds {
     /// The region is never shorter than this many bytes.
     pub min_len: u32,
@@ -10,7 +10,7 @@ pub struct RegionBounds {
 }
 
 /// See [`RegionBounds`]. Offsets are into the host's context structure.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum BoundsPlace {
     /// Nowhere: every check of it fails.
     Nowhere,

@@ -99,7 +99,7 @@ pub enum CheckRegion {
 }
 
 /// Where legacy packet loads find the headers that `SKF_LL_OFF` and `SKF_NET_OFF` name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum HeaderPlaces {
     /// The packet begins with its link header, and no network header is known.
     #[default]

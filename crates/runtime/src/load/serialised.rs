@@ -27,6 +27,7 @@ use crate::program::unit::Kept;
 use bpf_isa::InsnIdx;
 use bpf_maps::{Kind, MapDef, MapType};
 use bpf_object::InitialValue;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 #[cfg(native)]
 use {
@@ -72,8 +73,12 @@ impl Wire for Header {
     }
 }
 
-fn digest(of: &impl std::fmt::Debug) -> u64 {
-    checksum(format!("{of:?}").as_bytes())
+/// A digest of a value. It is compared only with digests that the same build of the library made, and the hasher has no
+/// random key.
+fn digest(of: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// A digest of this library's version and of the build of the executable or shared library that it is in.
@@ -439,9 +444,9 @@ fn get_part<C: Context, H: 'static>(
         let map = map.map_err(|error| DeserializeError::Map { map: name, problem: error.to_string() })?;
         references.maps.push(Declared::There(MapRef::Data(map)));
     }
-    let same = |bound: Option<Bound>, function: String, proto: u64| match bound {
+    let same = |bound: Option<Bound>, function: &dyn Fn() -> String, proto: u64| match bound {
         Some(bound) if digest(&bound.proto) == proto => Ok(bound),
-        Some(_) | None => Err(DeserializeError::Function { function }),
+        Some(_) | None => Err(DeserializeError::Function { function: function() }),
     };
     for (id, proto) in helpers {
         let name = || crate::load::linker::helper_name(id).unwrap_or_else(|| format!("helper {id}"));
@@ -449,11 +454,11 @@ fn get_part<C: Context, H: 'static>(
             UNRESOLVED_CALL => Some(unresolved()),
             _other => linker.helper(id, C::layout()),
         };
-        let bound = same(bound, name(), proto)?;
+        let bound = same(bound, &name, proto)?;
         references.functions.helpers.push((id, bound));
     }
     for function in host {
-        let bound = function.map(|(name, proto)| same(linker.named(&name, C::layout()), name, proto));
+        let bound = function.map(|(name, proto)| same(linker.named(&name, C::layout()), &|| name.clone(), proto));
         references.functions.host.push(bound.transpose()?);
     }
     linker.bind_printers(&name, &mut references.functions.helpers);

@@ -35,7 +35,7 @@ pub enum FieldKind {
 }
 
 /// A field of the context as the program sees it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Field {
     /// Its name, for messages.
     pub name: Cow<'static, str>,
@@ -60,7 +60,7 @@ pub struct Field {
 /// Promised while the program runs: nobody else accesses the region if it is writable, and nobody else writes to it if
 /// it is not. Therefore it does not overlap the context's fields, a map's value, memory that functions return, or
 /// another region (except that two regions which are both read-only may overlap).
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Region {
     /// Its name, for messages.
     pub name: Cow<'static, str>,
@@ -85,7 +85,7 @@ impl Region {
 }
 
 /// The contents of r1 (and r2) when the program starts.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct ContextLayout {
     /// Its name, for messages and for the compatibility of tail calls.
     pub name: Cow<'static, str>,

@@ -540,7 +540,7 @@ impl LockKind {
 }
 
 /// The prototype of a function that a program may call.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct HelperProto {
     /// The id by which programs call it.
     pub id: u32,
