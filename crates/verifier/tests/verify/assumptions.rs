@@ -1,6 +1,6 @@
-//! Loops near what their proofs take for granted: what a loose walk does, what a row is taken to move by, and names
-//! that are other numbers where no guess was made of that. `examples/watch.rs` with `assumed`, `moves` and `renamed` is
-//! the long run.
+//! Loops near the border of what their proofs assume: the bounds a loose walk assumes, the distance by which a row
+//! pointer is assumed to advance, and names that stand for other numbers in rounds from which no candidate was made.
+//! `examples/watch.rs` with `assumed`, `moves` and `renamed` is the long run.
 
 use crate::border::{Oracle, assumed, begins, grids, none, pincers, quotients};
 #[cfg(feature = "faults")]
@@ -14,7 +14,7 @@ fn accepted_loops_of_assumptions_stay_within_the_abstract_states() {
     assert!(accepted > 30 && refused > 60, "{accepted} accepted, {refused} refused");
 }
 
-/// With checks left for run time, where an offset that is not bounded is no reason to refuse.
+/// Hybrid verification: an unbounded offset is checked at run time instead of refused.
 #[test]
 fn loops_of_assumptions_that_are_checked_stay_within_the_abstract_states() {
     let (accepted, _, violation) = watch_by(Oracle::new(true), 1000..1060, assumed::generate);
@@ -57,7 +57,7 @@ fn accepted_places_that_hold_none_stay_within_the_abstract_states() {
     assert!(accepted > 20 && refused > 20, "{accepted} accepted, {refused} refused");
 }
 
-/// Generated programs find the deliberate bugs in all of these.
+/// Generated programs detect each planted fault in the assumptions of loose walks, rows and names.
 #[cfg(feature = "faults")]
 #[test]
 fn generated_programs_find_faults_of_assumptions() {
@@ -79,7 +79,8 @@ fn generated_programs_find_faults_of_assumptions() {
     }
 }
 
-/// And those in rounds that are told apart; the first seeds are near those that find them, as the programs take long.
+/// Generated programs detect the planted faults in rounds whose sides are verified separately. The first seed of each
+/// is close to one that detects the fault, since these programs are slow.
 #[cfg(feature = "faults")]
 #[test]
 fn generated_programs_find_faults_of_sides() {

@@ -4,7 +4,7 @@
 //!
 //! The programs give registers and slots numbers of all kinds (constants, ranges that end below and above 2^32, sets of
 //! bits), meet, copy, spill, calculate and compare them in each way and width, in subprograms and callbacks too, and
-//! then use one as an offset, a size, or to decide a branch behind which nobody may come.
+//! then use one as an offset, a size, or in a branch to code that must be unreachable.
 
 use crate::common;
 use crate::common::exhaustive::Verdict;
@@ -79,7 +79,7 @@ impl Text<'_, '_> {
         -8 * (1 + self.c.below(2) as i32)
     }
 
-    /// Another number in the register.
+    /// Appends a statement that sets the register to another number.
     fn sets(&mut self, a: &str) {
         let n = &a[1..];
         match self.c.below(12) {
@@ -343,8 +343,8 @@ fn constants_are_needed_as_they_are_when_no_path_is_dropped() {
     common::exhaustive::compare(of, |_| false);
 }
 
-/// Each bug in what flows into a number that is needed makes an accepted program of one that no walk of all paths
-/// accepts.
+/// For each planted fault in the data flow into needed numbers, some generated program is accepted although the
+/// exhaustive walk refuses it.
 #[cfg(feature = "faults")]
 #[test]
 fn faults_in_what_flows_into_numbers_are_noticed() {

@@ -1,4 +1,4 @@
-//! A verdict, and all that is counted on the way to it, depends on the program, its contract and its limits alone.
+//! A verdict and the counted work depend on the program, its contract and its limits only.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::loop_programs::{Named, load, objects};
 
 /// Objects whose programs take many ways of the portfolio: sums, products, arrays, orders, and refusals.
 const OBJECTS: [&str; 6] = ["everyday.o", "products.o", "links.o", "none.o", "joins.o", "balance.o"];
-/// Too little for some of the programs.
+/// Units of fuel that do not suffice for some of the programs.
 const LITTLE_FUEL: u64 = 500_000;
 
 type Work = Result<Stats, String>;
@@ -29,8 +29,8 @@ fn work(verifier: &mut Verifier, named: &Named, fuel: Option<u64>) -> Work {
     verified.map(|v| v.stats()).map_err(|error| format!("{:?} {error}", error.reason))
 }
 
-/// Steps, states, bytes, fuel and messages are the same from a verifier that has none yet and from one that has
-/// verified the others before, in another order, beside other threads.
+/// Steps, states, bytes, fuel and messages are equal for a new verifier and for one that has verified the other
+/// programs before, in another order, beside other threads.
 #[test]
 fn work_is_the_same_whatever_came_before() {
     let programs = programs();

@@ -145,7 +145,8 @@ fn functions_and_frames_are_checked() {
     }
 }
 
-/// Callbacks are given what fixed registers hold, so a prototype that has other things there would be believed.
+/// Callbacks take their arguments from fixed registers, so a prototype with other kinds in these registers is an error
+/// of the environment.
 #[test]
 fn prototypes_of_callbacks_have_one_shape() {
     use CallbackKind::{Drain, ForEach, Loop};
@@ -192,8 +193,8 @@ fn prototypes_are_checked() {
     assert_eq!((error.first.as_str(), error.second.as_str()), ("bpf_map_lookup_elem", "mine"));
 }
 
-/// A function may read all that it is given before it writes: what one argument lets it write is not there for another
-/// to read, whichever of them comes first.
+/// A function may read all its arguments' memory before it writes any. Bytes that one argument lets the function write
+/// are therefore not initialised for another argument that reads them, in either order of the two.
 #[test]
 fn what_an_argument_writes_no_other_argument_reads() {
     let fixed = |mem| ArgKind::Fixed { bytes: 8, mem };
@@ -215,7 +216,7 @@ fn what_an_argument_writes_no_other_argument_reads() {
         for (before, off, fine, zeroed) in [
             ("", 0, false, 0),
             ("*(u64 *)(r10 - 8) = 1", 0, true, 0),
-            // Half of what is read lies in what is written: it is zero before.
+            // Half of the bytes read are also written by the call; the program has set them to 0 before.
             ("*(u64 *)(r10 - 16) = 1", -4, true, 8),
             ("*(u64 *)(r10 - 16) = 1\n*(u32 *)(r10 - 8) = 1", -4, true, 0),
         ] {

@@ -44,13 +44,13 @@ fn numbers_addresses_and_branches() {
     assert_eq!(at(7).access, access(AccessRegion::Frame, -8, -8, 8));
     assert_eq!((at(7).src.umax, at(6).result.umax), (6, 65535));
     assert_eq!((at(1).taken, at(8).taken, at(10).taken), (None, Some(false), None));
-    // Two paths meet, and what they bring decides something.
+    // Two paths meet with different numbers, and a branch depends on the number.
     let met = at(12).src;
     assert_eq!((met.umin, met.umax, met.mask, met.value), (5, 7, 2, 5));
     // A pointer is no number.
     assert_eq!(at(5).result, Known::NOTHING);
     assert_eq!(facts.loops, []);
-    // Nobody asked.
+    // Without `values`, no facts about values or loops are recorded.
     let silent = facts_of(text, false);
     assert!(silent.values.is_empty() && silent.loops.is_empty());
 }
@@ -67,13 +67,13 @@ fn rounds_of_loops() {
         "r3 = 0\na: if r3 >= r2 goto b\nr0 = r1\nr0 += r3\nr0 = *(u8 *)(r0 + 0)\nr3 += 1\ngoto a\nb: r0 = 0\nexit";
     let max_len = u64::from(ContextLayout::raw(true).regions[0].max_len);
     assert_eq!(rounds(text), [(1, Some(max_len))]);
-    // A nest: the inner one's are those of each time that it is entered.
+    // A nest: the inner loop's rounds are counted from each entry.
     let nest = "r0 = 0\na: r3 = 0\nb: r3 += 1\nif r3 != 7 goto b\nr0 += 1\nif r0 != 5 goto a\nexit";
     assert_eq!(rounds(nest), [(1, Some(4)), (2, Some(6))]);
-    // It shrinks, nobody knows how fast.
+    // The number halves in each round; no bound of the rounds is derived.
     assert_eq!(rounds("r0 = r2\na: r0 >>= 1\nif r0 != 0 goto a\nexit"), [(1, None)]);
-    // Digits, seven in a row: that the outer loop ends is seen only once the inner one's first round is walked by
-    // itself. The bound that is proven then, of 6, is that of the rounds after it.
+    // Digits, seven in a row: the outer loop is proven to end only after the inner loop's first round is peeled. The
+    // proven bound of 6 counts the rounds after the peeled one.
     let digits = "
         r3 = 0
         a: if r3 >= r2 goto out
@@ -105,7 +105,8 @@ fn rounds_of_loops() {
     assert_eq!((moved.result.mask & 1, moved.result.value & 1), (0, 0));
 }
 
-/// An optimiser takes kinds to be apart, so what may be memory of another kind has none.
+/// An optimiser assumes that accesses of different kinds do not alias, so an access that may reach memory of several
+/// kinds gets no kind.
 #[test]
 fn memory_that_may_be_anybodys_is_of_no_kind() {
     let text = ";global mem

@@ -2,7 +2,8 @@
 
 use crate::common::{accepted, refused};
 
-/// Two casts by shifts, one put into the other: the first number is compared, the other used.
+/// Two numbers that are each cast to 32 bits by shifts: the cast copies are compared, and the first number itself is
+/// used as an offset.
 const CASTS: &str = ";raw
     if r2 < 16 goto out
     r3 = *(u32 *)(r1 + 0)
@@ -25,20 +26,20 @@ fn what_comes_back_from_a_shift_is_what_was_shifted() {
     accepted(CASTS);
     // One byte further.
     refused(&CASTS.replace("> 15", "> 16"));
-    // The other number comes back.
+    // The second number, at most 7, is used nine bytes further on, which may reach one byte beyond the buffer.
     refused(&CASTS.replace("r1 += r3", "r1 += r4\nr1 += 9"));
-    // Its upper half is lost.
+    // The load has 64 bits, so the shift drops the upper half.
     refused(&CASTS.replace("r3 = *(u32 *)", "r3 = *(u64 *)"));
-    // It is another one by then.
+    // Between the shifts the register gets another number.
     refused(&CASTS.replace("r5 >>= 32", "r5 = r6\nr5 >>= 32"));
     refused(&CASTS.replace("r5 >>= 32", "r5 += 1\nr5 <<= 1\nr5 >>= 32"));
-    // It comes back by a sign that it did not have.
+    // The arithmetic shift back makes large numbers negative.
     refused(&CASTS.replace("r5 >>= 32", "r5 s>>= 32").replace("r5 > 15", "r5 s> 15"));
-    // It comes back half of it.
+    // The shift back goes one bit too far and gives half of the number.
     refused(&CASTS.replace("r5 >>= 32", "r5 >>= 33"));
 }
 
-/// The copy of a shifted number comes back after a comparison.
+/// A shifted number is compared through its copy, and then shifted back.
 const COPY: &str = ";raw
     if r2 < 8 goto out
     r3 = *(u8 *)(r1 + 0)
@@ -59,15 +60,15 @@ const COPY: &str = ";raw
 fn a_shifted_number_is_known_by_its_copy() {
     accepted(COPY);
     refused(&COPY.replace("s> 7", "s> 8"));
-    // Half of it.
+    // The shift back gives half of the number.
     refused(&COPY.replace("r5 s>>= 32", "r5 >>= 1\nr5 s>>= 32"));
-    // The copy is of another.
+    // The copy is of another number.
     refused(&COPY.replace("r6 = r5", "r6 = r5\nr5 = r4\nr5 <<= 32"));
-    // On one of two ways it is another number, and they meet.
+    // On one of two paths that meet, r5 is another number than the compared copy.
     refused(&COPY.replace("if r6 == r4 goto out", "if r6 != r4 goto b\nr5 = 0\nb: r7 = 0"));
 }
 
-/// A length in bytes, shifted up and down: what is left are words.
+/// A length in bytes is shifted up by 30 and down by 32, which divides it by 4: the result counts words.
 const WORDS: &str = ";raw
     r3 = r2
     r3 <<= 30
@@ -82,7 +83,7 @@ fn a_shift_further_back_divides() {
     accepted(WORDS);
     refused(&WORDS.replace("r1 + 0", "r1 + 1"));
     refused(&WORDS.replace("s< 1", "s< 0"));
-    // Halves of words.
+    // Shifted up by 31: the result counts half-words.
     refused(&WORDS.replace("r3 <<= 30", "r3 <<= 31"));
 }
 
@@ -108,7 +109,7 @@ const SIGNED: &str = ";raw
 fn signed_operations_on_positive_numbers_are_unsigned() {
     accepted(SIGNED);
     refused(&SIGNED.replace("r4 > 63", "r4 > 64"));
-    // 255 is -1: as a signed number, it is less.
+    // A byte of 255 extends to -1, which a signed comparison lets pass.
     refused(&SIGNED.replace("r3 > 100", "r3 > 255").replace("r4 > 63", "r4 s> 63"));
     refused(&SIGNED.replace("s/= 2", "s/= -2"));
 }
@@ -138,11 +139,11 @@ fn ends_that_meet_stay_inside() {
     // Beyond either end of the buffer.
     refused(&ENDS.replace("(r3 + 0)", "(r3 + 4)"));
     refused(&ENDS.replace("(r4 - 4)", "(r4 - 8)"));
-    // They pass each other.
+    // The two pointers pass each other.
     refused(&ENDS.replace("r4 < r3", "r4 != r3"));
-    // Each is the other's end.
+    // The comparison is reversed.
     refused(&ENDS.replace("r4 < r3", "r3 < r4"));
-    // It rises, too.
+    // The upper pointer rises, too.
     refused(&ENDS.replace("r3 += -4\n    if", "r3 += 4\n    if"));
 }
 
@@ -173,11 +174,11 @@ fn two_numbers_have_room_below_a_constant() {
     refused(&ROOM.replace("r6 &= 63", "r6 &= 127"));
     // The compared number is not their sum.
     refused(&ROOM.replace("r8 += r7", "r8 += r4"));
-    // One of them moves on behind the comparison.
+    // One of the two numbers grows after the comparison.
     refused(&ROOM.replace("if r8 < 64 goto a", "r6 += 1\nif r8 < 64 goto a"));
 }
 
-/// The fold of a checksum as clang 22 compiles it: what is carried is kept from the test to the next round.
+/// The fold of a checksum as clang 22 compiles it: the carry that the test computes is reused in the next round.
 const FOLD: &str = ";raw
     r0 = 0
     if r2 < 8 goto out
@@ -196,7 +197,7 @@ const FOLD: &str = ";raw
 #[test]
 fn a_sum_is_folded_until_nothing_is_carried() {
     accepted(FOLD);
-    // In 64 bits.
+    // The fold of a sum of 64 bits.
     accepted(
         &FOLD
             .replace("u32", "u64")
@@ -205,11 +206,11 @@ fn a_sum_is_folded_until_nothing_is_carried() {
             .replace("w0", "r0")
             .replace("w1", "r1"),
     );
-    // Something is carried for ever.
+    // The carry never becomes 0, so the loop does not end.
     refused(&FOLD.replace("w0 &= 65535", "w0 |= 65536"));
     // The tested number is no part of the sum.
     refused(&FOLD.replace("w1 = w0\n    w1 >>= 16\n    if w1 != 0", "w1 = w2\n    w1 >>= 31\n    if w1 != 0"));
-    // It is what was carried into it.
+    // The tested number is the previous carry, not the carry of the new sum.
     refused(&FOLD.replace("w1 = w0\n    w1 >>= 16\n    if w1 != 0", "w1 >>= 0\n    if w1 != 0"));
 }
 
@@ -231,21 +232,21 @@ const BACKWARDS: &str = ";raw
 #[test]
 fn a_distance_is_counted_below_zero() {
     accepted(BACKWARDS);
-    // Two bytes before what was compared.
+    // The access is two bytes before the compared pointer.
     refused(&BACKWARDS.replace("(r4 - 1)", "(r4 - 2)"));
-    // The end, where nothing is behind it.
+    // The access is at the end of the buffer, beyond its last byte.
     refused(&BACKWARDS.replace("(r4 - 1)", "(r4 + 0)"));
     // The start is not before itself.
     refused(&BACKWARDS.replace("r4 <= r1", "r4 < r1"));
-    // A round moves further than what was compared.
+    // A round moves by two bytes, and the comparison allows for one.
     refused(&BACKWARDS.replace("r3 += -1", "r3 += -2").replace("*(u8 *)(r4 - 1)", "*(u16 *)(r4 - 2)"));
-    // It is no distance from the end.
+    // The distance is not added to the end.
     refused(&BACKWARDS.replace("r4 = r2", "r4 = r1\nr4 += 1"));
-    // Nothing is compared.
+    // No pointer is compared.
     refused(&BACKWARDS.replace("if r4 <= r1 goto out", "r3 = r0"));
-    // As an unsigned number it is far behind the end, or before the start.
+    // The distance is added to the start, so the address lies before the buffer.
     refused(&BACKWARDS.replace("r4 = *(u8 *)(r4 - 1)", "r4 = r1\nr4 += r3\nr4 = *(u8 *)(r4 + 0)"));
-    // Its lower half is no distance.
+    // The low half of the distance is not the distance.
     refused(&BACKWARDS.replace("r0 = r3", "w0 = w3"));
 }
 
@@ -283,7 +284,7 @@ const REST: &str = ";raw
 #[test]
 fn what_is_left_is_computed_before_it_is_compared() {
     accepted(REST);
-    // One byte more than there is.
+    // The rest is computed one byte too large, or one byte more is written.
     refused(&REST.replace("w4 = 16", "w4 = 17"));
     refused(&REST.replace("if r3 < r1", "if r3 <= r1"));
     // A length for which the difference wraps round.
@@ -291,6 +292,6 @@ fn what_is_left_is_computed_before_it_is_compared() {
     refused(&REST.replace("if w1 > 8 goto", "if w8 > 8 goto"));
     // The length changes behind the comparison.
     refused(&REST.replace("r3 = 0\n", "r3 = 0\n    r1 += 1\n"));
-    // Nothing is asked of the difference.
+    // The flag that the branch tests does not depend on the difference.
     refused(&REST.replace("    w9 = 0\n", "    w9 = 0\n    w9 = 0\n").replace("w9 = 1\n", "w9 = 0\n"));
 }

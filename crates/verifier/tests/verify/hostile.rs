@@ -47,7 +47,7 @@ fn an_explosion_of_paths_stops_at_each_limit() {
     assert_eq!(reason(&|limits| (limits.fuel, limits.time) = (u64::MAX, Some(time))), Reason::Time(time));
 }
 
-/// Giving up is not a verdict: no other strategy is tried, and no run-time check is advised.
+/// An exceeded time limit is no verdict: no other strategy is tried, and no run-time check is advised.
 #[test]
 fn a_limit_on_time_gives_no_verdict() {
     let text = format!("r5 = 0\na: r5 += 1\nif r5 < 1000 goto a\n{}", bits(30));
@@ -65,14 +65,14 @@ fn a_limit_on_time_gives_no_verdict() {
             "{text}"
         );
     }
-    // Whatever else there is too much of is a refusal.
+    // Exceeding any other limit is a refusal.
     let mut limits = Limits::default();
     limits.fuel = 100_000;
     let error = verify_limited(&text, limits).expect_err("2^30 paths");
     assert!(!error.verdict_is_unknown() && error.reason == Reason::Fuel(100_000), "{error}");
 }
 
-/// Each walk gets a share of the fuel, of whatever there is.
+/// Each walk gets a share of the fuel; without a limit, the share is unbounded.
 #[test]
 fn there_need_be_no_limit_of_fuel() {
     let text = format!("r5 = 0\na: r5 += 1\nif r5 < 1000 goto a\n{}", bits(30));
@@ -82,7 +82,7 @@ fn there_need_be_no_limit_of_fuel() {
     assert_eq!(reason, Reason::Steps(50_000));
 }
 
-/// A refusal for work names the loop that took it, and not the instruction where there was none left.
+/// A refusal for lack of fuel names the loop that used it, not the instruction at which it ran out.
 #[test]
 fn limits_name_what_took_the_work() {
     // The paths are a call away from the loop.
@@ -108,7 +108,7 @@ fn limits_name_what_took_the_work() {
     }
 }
 
-/// The same work whatever was verified before, on whatever thread: steps, fuel, states and bytes.
+/// Steps, fuel, states and bytes do not depend on earlier verifications or on the thread.
 #[test]
 fn work_does_not_depend_on_what_came_before() {
     let loops = ["r6 = 0\na: r6 += 3\nif r6 < 3000 goto a\nr0 = 0\nexit\n".to_owned(), bits(8), {
@@ -173,7 +173,7 @@ fn default_limits_bound_time_and_memory() {
     }
     let deep_stack: String =
         (1..=64).map(|i| format!("call 7\n*(u64 *)(r10 - {}) = r0\n", i * 8)).collect::<String>() + &bits(30);
-    // Once beyond these limits too: now they are proven to end.
+    // These loops are proven to end by an invariant.
     for text in [nested, random_walk] {
         let stats = verify_limited(text, Limits::default()).expect(text);
         assert!(stats.steps < 1000, "{stats:?}");
@@ -207,7 +207,7 @@ fn a_long_program_is_linear() {
     });
 }
 
-/// Half a million blocks in the reverse of the order in which they run: what one needs, all before it need.
+/// Half a million blocks in the reverse of the order in which they run: each block needs all that its successors need.
 #[test]
 fn a_program_laid_out_backwards_is_linear() {
     let blocks = (bpf_isa::MAX_INSNS - 4) / 2;
@@ -225,7 +225,7 @@ fn a_program_laid_out_backwards_is_linear() {
     });
 }
 
-/// One verifier serves all; what one program leaves behind does not reach the next.
+/// One verifier serves all programs; nothing left by one program affects the next.
 #[test]
 fn wild_bytes_never_panic_and_leave_nothing_behind() {
     let mut verifier = Verifier::new();

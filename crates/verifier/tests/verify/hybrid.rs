@@ -60,8 +60,8 @@ fn unproven_termination_is_left_to_a_budget() {
     }
 }
 
-/// A loop over a buffer of any length, by index or by a moving pointer, is proven; one that goes where the buffer says
-/// ends up with a check and a budget.
+/// A loop over a buffer of any length, by index or by a moving pointer, is proven; a loop whose next offset is loaded
+/// from the buffer needs a check and a budget.
 #[test]
 fn loops_over_a_buffer_settle() {
     for text in [
@@ -89,7 +89,7 @@ fn loops_over_a_buffer_settle() {
         let facts = hybrid(text).unwrap_or_else(|e| panic!("{text}: {e}"));
         assert!(!facts.needs_budget && facts.checks.is_empty(), "{text}: {facts:?}");
     }
-    // From one number in the buffer to the next.
+    // Each offset is loaded from the buffer at the offset before.
     let text = ";raw
         r0 = 0
         r3 = 0
@@ -131,7 +131,8 @@ fn everything_else_is_still_refused() {
     }
 }
 
-/// How an address far from its region compares would tell where the region is: checked, or refused.
+/// A comparison of a pointer far outside of its region would reveal the region's address: such a pointer is checked at
+/// run time, or the program is refused.
 #[test]
 fn comparisons_of_unknown_addresses() {
     let text = "r6 = *(u32 *)(r1 + 12)
@@ -190,7 +191,8 @@ fn comparisons_of_unknown_addresses() {
     assert!(matches!(hybrid(mixed), Err(Reason::MixedContext { .. })));
 }
 
-/// No check knows where the packet was before it moved: of a pointer far from there, how it compares tells that.
+/// No run-time check knows where the packet was before it moved, and ordering a pointer far from it would reveal its
+/// former address.
 #[test]
 fn stale_pointers_far_from_their_region_are_not_ordered() {
     let text = "r6 = r1
@@ -209,7 +211,7 @@ fn stale_pointers_far_from_their_region_are_not_ordered() {
     for text in [text, &text.replace("r9 > r7", "r7 s>= r9"), &text.replace("r9 > r7", "r9 == 0")] {
         assert!(matches!(hybrid(text), Err(Reason::Uninit(..))), "{text}");
     }
-    // Distances do not depend on it, and these two are one if the number is 0.
+    // Distances do not depend on the address, and the two pointers are equal exactly if the number is 0.
     assert!(hybrid(&text.replace("r9 > r7", "r9 == r7")).is_ok());
     assert!(hybrid(&text.replace("if r9 > r7", "r9 -= r7\nif r9 > 5")).is_ok());
     assert!(hybrid(&text.replace("r8 <<= 32", "r8 &= 0xffff")).is_ok());

@@ -3,7 +3,7 @@
 use crate::kernel_compare as compare;
 
 /// Why the kernel refuses programs that are safe and accepted here (docs/book/explanation/verifier.md explains each).
-/// Anything else would be news.
+/// Any other reason fails the test.
 const KERNEL_IS_STRICTER: [&str; 11] = [
     // Loads and stores on the stack must be aligned there.
     "misaligned stack access",

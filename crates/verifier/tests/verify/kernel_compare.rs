@@ -1,6 +1,6 @@
 //! One program before two verifiers: ours and the kernel's.
 //!
-//! The programs are those of `border`, on a buffer that is a map value of known length, since that exists in both.
+//! The programs of `border` run on a map value of known length, since both verifiers support map values.
 #![allow(dead_code, reason = "the test and the example use different parts")]
 
 use std::collections::BTreeMap;

@@ -2,10 +2,10 @@
 //! packet than another before the two join are accepted if and only if they are accepted when no path is dropped at all
 //! ([`bpf_verifier::Env::exhaustive`]).
 //!
-//! The programs prove lengths by comparisons of pointers and of lengths, meet, and then ask in each of the ways in
-//! which a length is read: loads, stores, arguments, comparisons that it decides, numbers that it bounds, and what
-//! these decide; with pointers and numbers in registers and spilled, in subprograms, callbacks and loops, and of two
-//! regions.
+//! The programs prove lengths by comparisons of pointers and of lengths, meet, and then use a length in each way that
+//! there is: loads, stores, arguments, comparisons that the length decides, numbers that it bounds, and comparisons
+//! that those decide; with pointers and numbers in registers and spilled, in subprograms, callbacks and loops, and of
+//! two regions.
 
 use crate::common;
 use crate::common::exhaustive::{Verdict, is_about_a_path};
@@ -77,7 +77,7 @@ round_proves:
 ";
 
 const SIZES: [i32; 7] = [1, 2, 8, 14, 20, 34, 40];
-/// About as many as are counted one by one.
+/// Lengths in bytes, small ones and some around 65,535.
 const LARGE: [i32; 7] = [1, 14, 65533, 65534, 65535, 65536, 70000];
 
 struct Text<'c, 'b> {
@@ -110,7 +110,7 @@ impl Text<'_, '_> {
         -8 * (1 + self.c.below(2) as i32)
     }
 
-    /// The start in r3 and the end in r2: of the packet mostly.
+    /// Loads a start to r3 and an end to r2, mostly the packet's.
     fn pointers(&mut self) {
         match self.c.below(16) {
             0..=8 => self.line("r2 = *(u32 *)(r9 + 4)\nr3 = *(u32 *)(r9 + 0)"),
@@ -174,7 +174,7 @@ impl Text<'_, '_> {
         self.line("r0 = *(u64 *)(r10 - 400)");
     }
 
-    /// Something that one path does and another does not.
+    /// Appends a branch one side of which tests a length or changes a number.
     fn fork(&mut self) {
         if self.branches >= BRANCHES {
             return;
@@ -286,7 +286,7 @@ impl Text<'_, '_> {
         }
     }
 
-    /// Something that a length is asked for.
+    /// Appends a use of a length.
     fn probe(&mut self) {
         let (a, b) = (self.number(), self.number());
         let (bytes, l) = (self.size(), self.label());
@@ -357,7 +357,7 @@ impl Text<'_, '_> {
                 self.pointers();
                 self.line("r2 = r3\nr1 = map[fd:0]\ncall 1");
             }
-            // A number that it bounds.
+            // The length bounds the number used as an offset.
             7 | 8 => self.line(format_args!("r3 = r10\nr3 -= {a}\n*(u8 *)(r3 - 8) = 1")),
             9 => {
                 self.pointers();
@@ -367,7 +367,7 @@ impl Text<'_, '_> {
                 self.pointers();
                 self.line(format_args!("r3 += {a}\nr0 = *(u8 *)(r3 - 1)"));
             }
-            // Decided by it.
+            // The length decides the branch.
             11..=13 => {
                 self.test(&format!("p{l}"));
                 self.line(format_args!("goto q{l}\np{l}:"));
@@ -417,7 +417,7 @@ impl Text<'_, '_> {
                 let f = self.c.pick(&["round", "round_proves"]);
                 self.line(format_args!("r1 = 2\nr2 = subprog[{f}]\nr3 = r10\nr3 += -48\nr4 = 0\ncall 181"));
             }
-            // In a loop.
+            // The access is in a loop.
             22 => {
                 let c = self.c.pick(&["r7", "r8"]);
                 self.line(format_args!("{c} = 0\nw{l}:"));
@@ -433,7 +433,7 @@ impl Text<'_, '_> {
                     "r4 = r2\nr4 -= r3\n{c} += 1\nif {c} > r4 goto v{l}\nr3 += {c}\nr0 = *(u8 *)({at})\nif {c} < 3 goto w{l}\nv{l}:\nr0 = 0"
                 ));
             }
-            // An index into an element of a map, by what is left.
+            // The number of bytes left is an index into an element of a map.
             _ => {
                 self.pointers();
                 let by = self.size();
@@ -487,7 +487,7 @@ fn generate(c: &mut Choices<'_>) -> String {
     if kind > 1 {
         return text;
     }
-    // Of raw memory, the bounds are kept on the stack.
+    // Programs over raw memory keep its bounds on the stack.
     let text = text
         .replacen("r2 = *(u32 *)(r9 + 4)\nr3 = *(u32 *)(r9 + 0)", "*(u64 *)(r10 - 56) = r2\nr3 = r1\nr2 += r3", 1)
         .replace("*(u32 *)(r9 + 4)", "*(u64 *)(r10 - 48)")
@@ -558,7 +558,8 @@ fn lengths_are_needed_as_they_are_when_no_path_is_dropped() {
     common::exhaustive::compare(of, has_loop);
 }
 
-/// Every bug in what is needed of lengths makes an accepted program of one that no walk of all paths accepts.
+/// For each planted fault in the analysis of needed lengths, some generated program is accepted although the exhaustive
+/// walk refuses it.
 #[cfg(feature = "faults")]
 #[test]
 fn every_fault_of_lengths_is_noticed() {
@@ -690,7 +691,7 @@ fn the_rest_of_a_length_is_bounded_by_its_own_region() {
     let helpers = common::helpers();
     let verdict = |text: &str| Verifier::new().verify(common::program(text), &Env::new(&context, &helpers));
     assert!(verdict(REST_OF_ANOTHER).is_err(), "accepted:\n{REST_OF_ANOTHER}");
-    // Of the shorter region's own length, at most 31 bytes are left.
+    // At most 31 bytes are left of the shorter region's own length.
     let own = REST_OF_ANOTHER.replace("r7 -= r6", "r7 = r5\n    r7 -= r8");
     if let Err(e) = verdict(&own) {
         panic!("{e}\n{own}");

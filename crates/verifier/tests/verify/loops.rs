@@ -1,4 +1,4 @@
-//! Ordinary loops, written as one writes C: each verifies, in a time that does not depend on how often they turn.
+//! Ordinary loops of C programs: each is accepted, in a number of steps that does not depend on the number of rounds.
 //!
 //! The programs are `loops/*.c`, built for two versions of the instruction set (`cargo xtask objects`).
 
@@ -9,7 +9,7 @@ use crate::loop_programs as programs;
 use bpf_isa::Program;
 use bpf_verifier::{ContextLayout, Env, Helpers, Verifier};
 
-/// The steps of a walk that does not depend on how often a loop turns: more than any of them takes.
+/// Upper bound on the steps of a walk that does not depend on the number of rounds.
 const MOST_STEPS: u64 = 10_000;
 
 #[test]
@@ -68,18 +68,18 @@ fn rounds_cost_nothing() {
     assert_eq!(steps(10), steps(1 << 31));
 }
 
-/// Endless loops are refused, whatever seems to bound them.
+/// Endless loops are refused.
 #[test]
 fn endless_loops_are_refused() {
     for text in [
-        // By wrapping round.
+        // The counter wraps round without meeting the constant.
         "r3 = 1\na: r3 += 2\nif r3 != 0 goto a\nr0 = 0\nexit",
         "w3 = 1\na: w3 += 2\nif w3 != 0 goto a\nr0 = 0\nexit",
         // A step past the bound.
         "r3 = 0\na: r3 += 3\nif r3 != 64 goto a\nr0 = 0\nexit",
         // One path does not move.
         ";raw\nr0 = 0\nif r2 < 8 goto out\nr3 = 0\na: r4 = *(u8 *)(r1 + 0)\nif r4 == 7 goto b\nr3 += 1\nb: if r3 < 8 goto a\nout: exit",
-        // Up and down.
+        // The counter goes up and down.
         ";raw\nr0 = 0\nif r2 < 8 goto out\nr3 = 3\na: r4 = *(u8 *)(r1 + 0)\nif r4 == 7 goto b\nr3 += 1\ngoto c\nb: r3 -= 1\nc: if r3 != 0 goto a\nout: exit",
         // 0 stays 0.
         ";raw\nr0 = 0\nif r2 < 8 goto out\nr3 = *(u64 *)(r1 + 0)\na: r3 >>= 1\nif r3 < 8 goto a\nout: exit",
@@ -89,7 +89,7 @@ fn endless_loops_are_refused() {
     }
 }
 
-/// An error says which loop was not proven, what was guessed of it and why that was not enough.
+/// An error names the loop that was not proven, the candidate invariant and why it did not suffice.
 #[test]
 fn errors_name_the_loops_that_were_not_proven() {
     use bpf_verifier::{LoopFailure, SourceLine};
@@ -109,7 +109,7 @@ fn errors_name_the_loops_that_were_not_proven() {
     let message = error.to_string();
     assert!(message.contains("loop at 3 (a.c:7-9)") && message.contains("may_goto"), "{message}");
 
-    // The bytes read are not proven to be there, so they are no bound.
+    // The bytes read are not proven to be in bounds, so they do not end the loop.
     let text = "r3 = 0\na: r4 = r1\nr4 += r3\nr0 = *(u8 *)(r4 + 0)\nr3 += 1\nif r0 != 0 goto a\nr0 = 0\nexit";
     env.lines = &[];
     let error = Verifier::new().verify(program(text), &env).expect_err(text);
@@ -131,7 +131,8 @@ fn the_log_has_a_limit() {
     assert!(log[0].starts_with("0:") && log[2].contains("log_lines") && log[4].starts_with("7:"), "{log:#?}");
 }
 
-/// A loop that ends soon is not guessed about, unless what is known of its rounds is asked for; one that goes on is.
+/// No candidate is made for a loop that ends after a few rounds, unless facts about its rounds are requested; a longer
+/// loop gets one.
 #[test]
 fn what_ends_soon_needs_no_guess() {
     let guessed = |rounds: u32, values: bool| {
@@ -173,7 +174,7 @@ fn an_order_ends_with_the_round_that_changes_the_greater() {
         goto a
         out: r0 = 0
         exit";
-    // Safe or refused: what is known of r4 - r3 must not be that it is not negative. Here a comparison says it.
+    // With the comparison the program is safe. Without it, the program must be refused: r4 - r3 may be negative.
     let with_test = common::verify(text);
     let without = common::verify(&text.replace("if r6 > 60 goto out", "r6 = 0"));
     assert!(without.is_err(), "accepted without the comparison; with it: {}", with_test.is_ok());
@@ -213,8 +214,7 @@ fn nests_and_irreducible_loops_end_within_the_limits() {
     assert!(verified.stats().steps < 100, "{:?}", verified.stats());
 }
 
-/// A pointer that falls by a number of rounds that nothing ties to where it began leaves its memory, whatever its name
-/// is of.
+/// A pointer that falls in an unbounded number of rounds leaves its memory, whatever number its start is named by.
 #[test]
 fn what_falls_leaves_its_memory() {
     for (begins, step) in [("r4 += r3", 8), ("r4 += r3\nr4 += r3", 1), ("r6 = r3\nr6 <<= 4\nr4 += r6", 8)] {
@@ -227,13 +227,13 @@ fn what_falls_leaves_its_memory() {
         };
         let error = common::verify(&text("")).expect_err(begins);
         assert!(matches!(error.reason, bpf_verifier::Reason::PacketBefore { .. }), "{begins}: {error}");
-        // Tested against where the buffer begins, it stays in it.
+        // With a test against the start of the buffer, the pointer stays in the buffer.
         common::verify(&text("if r4 <= r1 goto out")).unwrap_or_else(|e| panic!("{begins}: {e}"));
     }
 }
 
-/// Branches that decide what is added up, in loops one after the other: whether what is blended is enough for the proof
-/// (the sum is an index of few bits) or not (it is one of many), the steps do not double with each loop.
+/// Branches that choose a summand, in consecutive loops. The steps do not double with each loop, whether the blended
+/// states suffice for the proof (the sum is masked to few bits) or not (it is masked to many).
 #[test]
 fn branches_in_loops_one_after_another_do_not_multiply() {
     let steps = |loops: u32, addend: u32| {

@@ -1,5 +1,4 @@
-//! Programs that are wrong, each accepted with one deliberate bug in the proofs of loops alone; the oracle sees what
-//! they do.
+//! Unsafe programs, each accepted with one planted fault in the proofs of loops only; the oracle sees the violation.
 
 use bpf_isa::{Program, assemble};
 use bpf_testkit::generate::Choices;
@@ -7,7 +6,7 @@ use bpf_verifier::faults::{Fault, plant};
 
 use crate::border::{Oracle, Outcome};
 
-/// Each deliberate bug in the proofs of loops lets a program through that is wrong, and the oracle sees it run.
+/// Each planted fault in the proofs of loops lets an unsafe program be accepted, and the oracle sees the violation.
 #[test]
 fn each_fault_is_found() {
     let wrong = |fault: Fault| match fault {
@@ -38,7 +37,7 @@ fn each_fault_is_found() {
              if r5 < 20 goto a
              out:"
         }
-        // Where it is no 10, it may be more than the buffer has.
+        // Where the number is not 10, it may exceed the buffer's length.
         Fault::PartUnwalked => {
             "r3 = 0
              a: if r3 == 0 goto c
@@ -53,7 +52,7 @@ fn each_fault_is_found() {
              c: r3 += 1
              if r3 < 20 goto a"
         }
-        // Four bytes before what was compared.
+        // The access is four bytes before the compared pointer.
         Fault::NegativeForgetsDistance => {
             "r9 = r1
              r9 += r2
@@ -127,7 +126,7 @@ fn each_fault_is_found() {
              r6 += r3
              *(u8 *)(r6 + 0) = 1"
         }
-        // One moves by a number, the other by twice that.
+        // One pointer moves by a number, the other by twice the number.
         Fault::BasesMoveApart => {
             "r6 = r1
              r7 = r1
@@ -206,8 +205,8 @@ fn each_fault_is_found() {
     assert!(missed.is_empty(), "not found: {}", missed.join("\n"));
 }
 
-/// Each deliberate bug in what loops are known to have written lets a program through that reads something else: what
-/// is not written is not zero then.
+/// Each planted fault in the tracking of bytes that loops have written lets a program be accepted that reads unwritten
+/// stack, which is not zeroed then.
 #[test]
 fn each_fault_of_fills_reads_what_was_not_written() {
     let wrong = |fault: Fault| match fault {
@@ -264,7 +263,7 @@ fn each_fault_of_fills_reads_what_was_not_written() {
             let env = bpf_verifier::Env::new(&oracle.context, &oracle.helpers);
             oracle.verifier.verify(program.clone(), &env).ok().map(|verified| verified.facts().zeroed.clone())
         };
-        // Refused, or zeroed: not so with the fault.
+        // Without the fault, the program is refused or its stack is zeroed.
         assert_ne!(check(), Some(Vec::new()), "{fault:?} without it");
         plant(Some(fault));
         let planted = check();
@@ -273,11 +272,11 @@ fn each_fault_of_fills_reads_what_was_not_written() {
     }
 }
 
-/// Each deliberate bug in what is known of sums and differences lets a program through that is wrong.
+/// Each planted fault in the facts about sums and differences lets an unsafe program be accepted.
 #[test]
 fn each_fault_of_sums_is_found() {
     let wrong = |fault: Fault| match fault {
-        // The test that one path passes is what the other has failed.
+        // One path passes the test that the other path has failed.
         Fault::RelationsUnchecked => {
             "r3 = *(u8 *)(r1 + 0)
              r3 &= 7
@@ -401,7 +400,7 @@ fn each_fault_of_sums_is_found() {
              if r8 < 65 goto a
              out:"
         }
-        // The first is no more than the third, over the second; and one more is written behind it.
+        // The first number is at most the third, by way of the second; the access is one byte beyond that bound.
         Fault::ProvenLess => {
             "r3 = *(u8 *)(r1 + 0)
              r3 >>= 6
@@ -424,7 +423,7 @@ fn each_fault_of_sums_is_found() {
              a: r3 += 1
              if r3 < 3 goto a"
         }
-        // One of them, and 1 is one more.
+        // The sum of a number and 1 exceeds the number by one.
         Fault::ConstantPartMore => {
             "r3 = *(u8 *)(r1 + 0)
              r3 >>= 6
@@ -442,7 +441,7 @@ fn each_fault_of_sums_is_found() {
              a: r3 += 1
              if r3 < 3 goto a"
         }
-        // name + 5 <= len and at + len <= end: the byte behind that is not there.
+        // name + 5 <= len and at + len <= end: the access is one byte behind the end.
         Fault::HandedDownMore => {
             "r9 = 0
              o: r4 = *(u8 *)(r1 + 0)
@@ -492,7 +491,8 @@ fn each_fault_of_sums_is_found() {
              if r4 < r2 goto a
              out:"
         }
-        // The array ends before the frame does: from there, four are left of sixteen, and not of twenty-four.
+        // The array ends eight bytes below the top of the frame: from the pointer, four bytes are left of sixteen, not
+        // of twenty-four.
         Fault::DistanceForgetsPlace => {
             "r3 = *(u8 *)(r1 + 0)
              r3 &= 15
@@ -529,7 +529,7 @@ fn each_fault_of_sums_is_found() {
              d: if r3 < r2 goto a
              out:"
         }
-        // One way to the inner loop has not compared it at all.
+        // One path to the inner loop has not compared the byte.
         Fault::UnlikeForgotten => {
             "r3 = 0
              a: r4 = r1
@@ -577,7 +577,7 @@ fn each_fault_of_sums_is_found() {
              d: if r3 < r2 goto a
              out:"
         }
-        // The merge of two runs: what is written of both is no more than the two together, and the array is one
+        // The merge of two runs: the bytes written are at most the sum of both lengths, and the array is one byte
         // shorter.
         Fault::DistancesKeptMore => {
             "r3 = r2
@@ -663,7 +663,7 @@ fn each_fault_of_sums_is_found() {
              if r2 > 0 goto a
              out:"
         }
-        // They may be equal.
+        // The two pointers may be equal.
         Fault::PointersNeverMeet => {
             "r3 = *(u8 *)(r1 + 0)
              r3 &= 15
@@ -723,7 +723,7 @@ fn each_fault_of_sums_is_found() {
              if r7 < 16400 goto a
              out:"
         }
-        // From 4000 below a number of 66 bits, as if that had 64.
+        // The number falls from 4000 below a number of 66 bits, of which the fault keeps 64.
         Fault::LinesOfAnySize => {
             "r3 = 0x40000000000003e7 ll
              *(u64 *)(r1 + 0) = r3
@@ -748,7 +748,7 @@ fn each_fault_of_sums_is_found() {
              goto a
              out:"
         }
-        // An eighth of the place, of which each byte of the buffer has sixteen.
+        // The place in bits is divided by 8, and the length was multiplied by 16.
         Fault::MultipleShiftedMore => {
             "r2 <<= 4
              if r2 < 12 goto out
@@ -764,7 +764,7 @@ fn each_fault_of_sums_is_found() {
              if r5 <= r2 goto a
              out:"
         }
-        // The product of the round before, which is 0 in the first round.
+        // The product of the previous round, which is 0 in the first round.
         Fault::ProductsStay => {
             "r3 = *(u8 *)(r1 + 0)
              r3 &= 3
@@ -786,7 +786,7 @@ fn each_fault_of_sums_is_found() {
              if r7 < r3 goto a
              out:"
         }
-        // One path moves the row twice.
+        // On one path the row pointer advances twice.
         Fault::RowsUnchecked => {
             "r3 = *(u8 *)(r1 + 0)
              r3 &= 7

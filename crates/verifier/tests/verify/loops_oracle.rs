@@ -11,7 +11,7 @@ use bpf_testkit::generate::Choices;
 #[cfg(feature = "faults")]
 use bpf_verifier::faults::{Fault, plant};
 
-/// Accepted, refused, and the first violation among so many programs.
+/// Returns the numbers of accepted and of refused programs, and the first violation.
 pub(crate) fn watch(
     seeds: std::ops::Range<u64>,
     generate: impl Fn(&mut Choices<'_>) -> Option<Program>,
@@ -124,13 +124,13 @@ fn accepted_grids_stay_within_the_abstract_states() {
 
 #[test]
 fn accepted_distant_numbers_stay_within_the_abstract_states() {
-    // Parts of a sum that was cut off to 63 bits: seed 10147.
+    // Seed 10147 bounds the parts of a sum that exceeds 63 bits.
     let (accepted, _, violation) = watch(10_000..10_300, far::generate);
     assert_eq!(violation, None);
     assert!(accepted > 200, "{accepted} accepted");
 }
 
-/// Branches that decide little, beside what decides an access.
+/// Loops with branches that affect no access, beside numbers that do.
 #[test]
 fn accepted_blends_stay_within_the_abstract_states() {
     let mut oracle = Oracle::new(false);
@@ -147,7 +147,7 @@ fn accepted_mutants_of_everyday_programs_stay_within_the_abstract_states() {
     assert!(accepted > 30 && refused > 30, "{accepted} accepted, {refused} refused");
 }
 
-/// They find the deliberate bugs in the steps from a guess to its proof: what everyday loops hang on.
+/// Mutants of everyday loops detect the planted faults in the steps from a candidate invariant to its proof.
 #[cfg(feature = "faults")]
 #[test]
 fn mutants_find_faults_of_loops() {
@@ -167,7 +167,7 @@ fn mutants_find_faults_of_loops() {
     }
 }
 
-/// With checks left for run time, too.
+/// Grids verified with run-time checks (hybrid verification).
 #[test]
 fn grids_that_are_checked_stay_within_the_abstract_states() {
     let (accepted, _, violation) = watch_by(Oracle::new(true), 1000..1040, grids::generate);
@@ -175,7 +175,7 @@ fn grids_that_are_checked_stay_within_the_abstract_states() {
     assert!(accepted > 20, "{accepted} accepted");
 }
 
-/// Generated programs find the deliberate bugs in how large products are, and how long they hold.
+/// Generated programs detect the planted faults in the bounds and the lifetime of products.
 #[cfg(feature = "faults")]
 #[test]
 fn generated_grids_find_faults_of_products() {
@@ -198,7 +198,7 @@ fn accepted_pincers_of_many_kinds_stay_within_the_abstract_states() {
     assert!(accepted > 2 && refused > 2, "{accepted} accepted, {refused} refused");
 }
 
-/// Where a buffer may be empty, nothing is in it because it is as long as any.
+/// In a program whose buffer may be empty, no access is in bounds by the least length of a buffer.
 #[test]
 fn accepted_halves_of_short_buffers_stay_within_the_abstract_states() {
     let (accepted, refused, violation) = watch_by(Oracle::with_least(false, 0), 1000..1150, halves::generate);
@@ -206,7 +206,7 @@ fn accepted_halves_of_short_buffers_stay_within_the_abstract_states() {
     assert!(accepted > 20 && refused > 20, "{accepted} accepted, {refused} refused");
 }
 
-/// Generated programs find the deliberate bugs in what the numbers of an array are no more than.
+/// Generated programs detect the planted faults in the upper bounds of numbers kept in an array.
 #[cfg(feature = "faults")]
 #[test]
 fn generated_links_find_faults_of_orders() {
@@ -253,7 +253,7 @@ fn accepted_straight_lines_stay_within_the_abstract_states() {
     }
 }
 
-/// Straight lines find deliberate bugs in what probes are told.
+/// Generated straight-line programs detect the planted faults in the lengths that probing functions are told.
 #[cfg(feature = "faults")]
 #[test]
 fn generated_straight_lines_find_what_probes_are_told() {
@@ -262,7 +262,7 @@ fn generated_straight_lines_find_what_probes_are_told() {
     }
 }
 
-/// Privileged programs that show addresses: whatever is made of these is a number of which little is known.
+/// Privileged programs that reveal addresses: a number computed from an address has unknown bits.
 #[test]
 fn accepted_programs_that_show_addresses_stay_within_the_abstract_states() {
     let mut oracle = Oracle::new(false);
@@ -272,7 +272,7 @@ fn accepted_programs_that_show_addresses_stay_within_the_abstract_states() {
     assert!(accepted > 60 && refused > 60, "{accepted} accepted, {refused} refused");
 }
 
-/// Generated programs find deliberate bugs in what privileged programs may do.
+/// Generated programs detect the planted faults in the rules for privileged programs.
 #[cfg(feature = "faults")]
 #[test]
 fn generated_programs_find_faults_of_what_is_shown() {
@@ -283,7 +283,7 @@ fn generated_programs_find_faults_of_what_is_shown() {
     }
 }
 
-/// Each way of the portfolio is a proof by itself, whichever decides mostly.
+/// Each way of the portfolio is sound by itself.
 #[test]
 fn accepted_by_each_way_alone_stay_within_the_abstract_states() {
     let ways = ["guesses", "elements", "orders", "unassuming", "some-rounds"];
@@ -308,7 +308,7 @@ fn generated_siblings_find_what_is_known_on_another_path() {
     assert!(finds(fault, Oracle::new(false), 0..600, siblings::generate), "{fault:?} is not found");
 }
 
-/// Generated programs find the deliberate bugs in what is known of arrays.
+/// Generated programs detect the planted faults in the facts about arrays.
 #[cfg(feature = "faults")]
 #[test]
 fn generated_programs_find_faults_of_arrays() {

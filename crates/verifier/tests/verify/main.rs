@@ -8,7 +8,7 @@
 //! | `lengths`, `constants`, `needed`, `paths`, `rests_on` | pruning against naive twins, and attacks on it |
 //! | `relations`, `searches`, `products`, `quotients`, `pincers`, `habits`, `straight` | conclusions against naive twins, and attacks on them |
 //! | `loops`, `precision`, `samples` | compiled programs: the folders beside this one, and samples from elsewhere |
-//! | `facts`, `hybrid` | what is handed on |
+//! | `facts`, `hybrid` | results for the optimiser and for run time |
 //! | `environment`, `hostile` | bad environments, programs that want endless work |
 
 mod assumptions;

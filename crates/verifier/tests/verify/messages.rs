@@ -54,7 +54,7 @@ const WITHOUT_PAIR: &[(&str, &str)] = &[
     ("Fuel", "a limit: hostile.rs"),
 ];
 
-/// A rule that refuses programs is shown by one that breaks it, and by its nearest neighbour that does not.
+/// Each reason for a refusal has a program that is refused for it, and the nearest safe program.
 #[test]
 fn every_reason_is_shown_by_a_pair() {
     let name = |text: &str| text.split(['(', ' ', ',', '{']).next().unwrap_or_default().to_owned();

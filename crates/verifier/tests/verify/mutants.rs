@@ -1,9 +1,9 @@
 //! Everyday programs with a few places changed: one condition, constant, register, offset, size, operation or jump is
 //! another, an instruction is left out or comes later.
 //!
-//! The programs of `tests/loops` are what people write, and just so that they can be proven; each change moves them a
-//! little towards or over the border. Generators that make loops know what their author thought of; these loops
-//! were written for what they compute. Programs with maps or packets are left out.
+//! The programs of `tests/loops` are everyday code that is provable as written; each change moves a program a little
+//! towards or over the border. Generators of loops cover the shapes that their author thought of, while these loops
+//! were written to compute something. Programs with maps or packets are left out.
 
 use std::sync::OnceLock;
 

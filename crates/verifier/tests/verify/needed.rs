@@ -4,8 +4,8 @@
 //! The programs are about numbers: they copy them between registers and stack slots of several widths, move them apart
 //! by constants, pass them to functions and callbacks, compare them (with constants, each other, the packet's length),
 //! and use them where only some may be used: as offsets into the stack, the packet and map values, as sizes, and as
-//! keys of an array. So what a use needs exactly is often known only by what a comparison said of another place, on
-//! another path.
+//! keys of an array. The exact number that a use needs is therefore often bounded only by a comparison of another
+//! register or slot, on another path.
 
 use crate::common;
 
@@ -127,7 +127,7 @@ impl Text<'_, '_> {
                 let off = slot + self.c.below(8 / bytes as u32) as i32 * bytes;
                 self.line(format_args!("{a} = *({size} *)(r10 {off:+})"));
             }
-            // As an offset into the stack; what is written there is no slot of the above, or is one.
+            // An offset into the stack; the written byte belongs to one of the slots above, or to none.
             18 | 19 => {
                 let base = self.c.pick(&[-96, -96, -64, -24]);
                 self.line(format_args!("r3 = r10\nr3 += {base}\nr3 += {a}\n*(u8 *)(r3 + 0) = 1"));
@@ -163,7 +163,7 @@ impl Text<'_, '_> {
                 self.line("r2 = r10\nr2 += -32\n*(u64 *)(r10 - 32) = 1\nr1 = map[fd:1]\ncall 1");
                 self.line(format_args!("if r0 == 0 goto p{label}\nr0 += {a}\nr0 = *(u8 *)(r0 + 7)\np{label}:"));
             }
-            // A helper that writes so many bytes.
+            // A helper that writes as many bytes as the number says.
             26 => self.line(format_args!("r1 = r10\nr1 += {slot}\nr2 = {a}\ncall 16")),
             27 => {
                 let callee = self.c.pick(&["bounded", "same"]);
@@ -251,8 +251,8 @@ fn merge(verifier: &mut Verifier, program: &Program) -> Result<Stats, Box<Verify
 
 type Verdict = Result<Stats, String>;
 
-/// The verdict with paths dropped, by `some`, and the one without. `None`: a rule about an instruction, not about a
-/// path, refused it.
+/// Returns the verdict of `some`, which drops paths, and the verdict of the exhaustive walk. `None`: the program was
+/// refused by a rule about an instruction, not about a path.
 fn verdicts_of(
     verifier: &mut Verifier,
     seed: u64,
@@ -296,7 +296,7 @@ fn programs_are_accepted_if_and_only_if_no_path_need_be_dropped() {
     assert!(accepted > programs / 10 && refused > programs / 10 && pruned as u64 > programs / 10);
 }
 
-/// Nothing is accepted because a number was given up, and nothing refused.
+/// Merging numbers changes no verdict.
 #[test]
 fn programs_that_merge_numbers_are_accepted_if_and_only_if_they_are_without() {
     let mut verifier = Verifier::new();
@@ -337,7 +337,7 @@ r8 &= 127
 join:
 ";
 
-/// They may be any into the packet, which is tested after.
+/// Uses the number as an offset into the packet, with a bounds test afterwards: any of the numbers is accepted.
 const INTO_PACKET: &str = "
 r2 = *(u32 *)(r9 + 4)
 r3 = *(u32 *)(r9 + 0)
@@ -352,7 +352,8 @@ out:
 r0 = 0
 exit";
 
-/// The stack has room for all that they are, and not for all numbers of 8 bits.
+/// Uses the number as an offset into the stack, which has room for each of the three ranges, and not for all numbers of
+/// 8 bits.
 const INTO_STACK: &str = "
 r3 = r10
 r3 += -130
@@ -374,12 +375,12 @@ fn offsets_are_merged_where_all_are_alike_and_only_there() {
     let text = OFFSETS.to_owned() + INTO_PACKET;
     let (merged, apart) = both(&text);
     assert!(merged.merged > 0 && merged.steps < apart.steps, "{merged:?} {apart:?}");
-    // It is refused, and walked again without.
+    // The merged walk is refused, and the program is walked again without merging.
     let (merged, apart) = both(&(OFFSETS.to_owned() + INTO_STACK));
     assert_eq!((merged.merged, merged.steps), (0, apart.steps));
     let (merged, _) = both(&(OFFSETS.to_owned() + &INTO_STACK.replace("-130", "-260")));
     assert!(merged.merged > 0);
-    // Constants say where a path came from: they are not merged.
+    // Constants are not merged, since they tell paths apart.
     let (merged, apart) = both(&text.replace("r8 &=", "r8 ="));
     assert_eq!((merged.merged, merged.steps), (0, apart.steps));
     // No number is merged in a program with loops.
@@ -430,7 +431,7 @@ out:
 r0 = 0
 exit";
 
-/// Of two bytes beside each other one is written after the paths meet.
+/// One of two adjacent bytes is overwritten after the paths meet.
 const NEIGHBOUR: &str = "
 call 7
 *(u8 *)(r10 - 1) = 8
@@ -448,7 +449,7 @@ r3 += r2
 r0 = 0
 exit";
 
-/// One key is that of an element, and the other is not.
+/// One key is in range of the array, and the other is not.
 const KEY: &str = "
 call 7
 *(u32 *)(r10 - 28) = 1
@@ -490,7 +491,7 @@ out:
 r0 = 0
 exit";
 
-/// A pointer moved by the number that is compared, and by another, while some sum is known.
+/// A pointer is advanced by the compared number and by another one, while a sum of numbers is known.
 const MOVED: &str = "
 r9 = r1
 call 7
@@ -530,7 +531,7 @@ out:
 r0 = 0
 exit";
 
-/// The paths meet between the two shifts of a cast: on one of them, what is cast is what two registers hold.
+/// The paths meet between the two shifts of a cast. On one path, two registers hold the number that is cast.
 const SHIFTED: &str = "
 call 7
 w6 = w0
@@ -609,14 +610,14 @@ fn what_is_bounded_by_sums_and_what_no_state_holds_is_needed() {
             assert!(matches!(error.reason, Reason::PacketBounds { .. } | Reason::OffsetUnbounded(..)), "{error}");
         }
     }
-    // The numbers that bound are on both paths.
+    // Both paths have the numbers that bound the access.
     for text in [LEFT, MOVED] {
         let safe = text.replace("goto other\n", "goto +0\n");
         verify(&mut verifier, &common::program(&safe), false).unwrap_or_else(|e| panic!("{e}\n{safe}"));
     }
 }
 
-/// As [`TIED_SLOT`], of slots beyond those that are tracked, and of one that is partly.
+/// [`TIED_SLOT`] with slots deeper than the tracked part of the stack, and with one that is tracked in part.
 #[test]
 fn deep_slots_are_needed() {
     for depth in [520, 516, 600] {
@@ -642,7 +643,7 @@ fn what_is_tied_and_what_lies_beside_is_needed() {
             |r: &Reason| matches!(r, Reason::OffsetUnbounded(..) | Reason::StackBounds { .. } | Reason::MaybeNull(_));
         assert!(about_address(&error.reason), "{error}");
     }
-    // The same number, or one as small, on both paths.
+    // Both paths have the number, or one as small.
     let safe =
         [TIED_SLOT.replace("goto other\n", "goto +0\n"), NEIGHBOUR.replace("200", "63"), KEY.replace("200", "3")];
     for text in &safe {
@@ -650,7 +651,7 @@ fn what_is_tied_and_what_lies_beside_is_needed() {
     }
 }
 
-/// Each deliberate bug in what is found to be needed makes a difference.
+/// Each planted fault in the analysis of needed numbers changes a verdict.
 #[cfg(feature = "faults")]
 #[test]
 fn faults_in_needs_are_found() {
@@ -692,7 +693,7 @@ fn choices(branches: usize, then: &str) -> String {
     text + then
 }
 
-/// Three constructs of which nobody knows how often they go round, and none reads the slots.
+/// Three constructs (a loop, a callback, an iterator) with an unknown number of rounds, which read none of the slots.
 const CONSTRUCTS: [&str; 3] = [
     "
     *(u64 *)(r10 - 256) = 0
@@ -735,18 +736,18 @@ const CONSTRUCTS: [&str; 3] = [
     exit",
 ];
 
-/// Of the numbers 2 and 1, in this order, makes 200 and 400.
+/// Maps 2 to 200 and 1 to 400.
 const SECOND_IS_FAR: &str = "r1 ^= 3\nr1 *= 200";
 
-/// A callback reads the slot, and goes so far on from its own.
+/// A callback loads the number in the slot, applies `change`, and writes a byte that far above its context pointer.
 fn read_in_round(change: &str) -> String {
     let reads = format!("r1 = *(u64 *)(r2 + 248)\n{change}\nr2 += r1\n*(u8 *)(r2 + 0) = 1\nr2 -= r1");
     let then = CONSTRUCTS[0].replace("    r1 = *(u64 *)(r2 + 0)", &format!("{reads}\nr1 = *(u64 *)(r2 + 0)"));
     choices(1, &then)
 }
 
-/// State that neither a callback nor the code after it reads is forgotten before it: paths that differ there are
-/// merged.
+/// State that is dead in a callback and behind it is forgotten before the callback is entered, so paths that differ
+/// only in such state are merged.
 #[test]
 fn branches_before_a_bounded_construct_do_not_multiply() {
     let mut verifier = Verifier::new();
@@ -758,8 +759,8 @@ fn branches_before_a_bounded_construct_do_not_multiply() {
         let (few, many) = (steps(8, then), steps(16, then));
         assert!(many < 3 * few, "{few} steps of 8 branches, {many} of 16: {then}");
     }
-    // It is read there, as an offset: 200 bytes on there is the frame, and 400 bytes on is none. Whichever of the two
-    // comes first, the other one is walked, too.
+    // The callback uses the number as an offset: 200 bytes further lies in the frame, and 400 bytes lies outside of it.
+    // Both numbers are walked, in either order.
     for (change, fits) in [("r1 *= 100", true), ("r1 *= 200", false), (SECOND_IS_FAR, false)] {
         let text = read_in_round(change);
         assert_eq!(verify(&mut verifier, &common::program(&text), false).is_ok(), fits, "{text}");

@@ -1,12 +1,13 @@
-//! Indices and pointers that are none until something is found: what is accepted, and what is not that differs from it
-//! in one place.
+//! Indices and pointers that hold none (-1 or null) until something is found: accepted programs, each beside refused
+//! variants that differ in one place.
 
 use bpf_isa::Program;
 use bpf_verifier::{ContextLayout, Env, Helpers, Reason, Verifier};
 
 use crate::common::{accepted, refused};
 
-/// A loop over a buffer with an index in r3 and a place in r7; `round` begins with the byte in r0, `end` comes behind.
+/// A loop over a buffer: r3 is the index, r7 the kept index, which `none` initialises; `round` runs with the loaded
+/// byte in r0, and `end` after the loop.
 fn kept(none: &str, round: &str, end: &str) -> String {
     format!(
         ";raw\nr6 = r1\nr8 = r2\n{none}\nr3 = 0\nif r3 >= r8 goto end\na: r4 = r6\nr4 += r3\nr0 = *(u8 *)(r4 + 0)\n\
@@ -14,7 +15,7 @@ fn kept(none: &str, round: &str, end: &str) -> String {
     )
 }
 
-/// Loads the byte at the place into r0.
+/// Loads the byte at the kept index into r0.
 const USE: &str = "r4 = r6\nr4 += r7\nr0 = *(u8 *)(r4 + 0)";
 
 #[test]
@@ -26,7 +27,7 @@ fn an_index_is_used_where_it_is_not_none() {
     for test in ["if w7 s< 0 goto out", "if w7 == -1 goto out"] {
         accepted(&last("w7 = -1", test));
     }
-    // Not asked, or for another number; another none; and none of another width than is asked for.
+    // The test is missing or is about another number; the none value is another one, or of another width than the test.
     for test in ["", "if r7 s< -1 goto out", "if r7 == -2 goto out", "if r7 == 0 goto out", "if r7 s> 0 goto out"] {
         refused(&last("r7 = -1", test));
     }
@@ -79,11 +80,11 @@ fn what_goes_back_goes_on() {
         kept("r7 = -1", &round, "r0 = 0")
     };
     accepted(&again("r7 += 1\nr3 = r7"));
-    // It stands still, or comes back over where it has been, also if none is what takes it there.
+    // The index stands still or returns to where it was, also by way of none.
     refused(&again("r3 = r7"));
     refused(&again("r3 = r7\nr7 = -1"));
     refused(&again("r3 = r7\nr3 += 1"));
-    // To and fro between rounds that hold none and rounds that do not.
+    // The index alternates between rounds in which r7 holds none and rounds in which it does not.
     let to_and_fro = |from: &str, to: &str| {
         let round = format!("if r7 s> -1 goto s\nif r0 < 99 goto n\nr7 = r3\n{from}\ngoto n\ns: r7 = -1\n{to}");
         kept("r7 = -1", &round, "r0 = 0")
@@ -93,9 +94,9 @@ fn what_goes_back_goes_on() {
     refused(&to_and_fro("r0 = 0", "r3 = 0"));
 }
 
-/// A guess with a state for each set of places that hold none may begin beyond a limit: that ends the walk. It once
-/// left the walk a loose one, which lets everything pass. Two paths lead to the loop, so it is entered again with what
-/// was known of it.
+/// A guess with a state for each set of places that hold none may begin after a limit was exceeded. The limit then ends
+/// the walk, and must not leave it a loose walk, which accepts every access. Two paths lead to the loop, so the loop is
+/// entered a second time with the knowledge of the first.
 #[test]
 fn limits_that_are_met_where_a_guess_begins_accept_nothing() {
     let text = "r6 = r1\nr8 = r2\nr9 = 0\nif r8 < 8 goto out\nr0 = *(u8 *)(r6 + 0)\nif r0 == 1 goto x\n\

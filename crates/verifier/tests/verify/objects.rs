@@ -171,10 +171,10 @@ fn helpers() -> Helpers {
 }
 
 pub(crate) enum Verdict {
-    /// With the time it took, without linking.
+    /// The proof, and the time of the verification without linking.
     Accepted(Box<Verified>, Duration),
     Refused(Box<VerifyError>),
-    /// Before the verifier: it does not link, or not with what is shipped.
+    /// The program did not reach the verifier: it does not link, or not with the shipped helpers.
     Unlinked(String),
 }
 

@@ -1,10 +1,9 @@
-//! Pruning against its definition: a program is safe if each of its paths is, walked alone, where nothing can be
-//! merged.
+//! Tests pruning against its definition: a program is safe if each of its paths, walked alone, is safe.
 //!
 //! The programs store numbers and pointers of several kinds to a few stack slots (whole, in part, through pointers, in
-//! a subprogram), load them again and use them where only some of them may be used. Their branches test fresh random
-//! numbers, so every combination of outcomes is a path. A path alone is the same program with each branch made a jump
-//! one way.
+//! a subprogram), load them again and use them where only some kinds of values are allowed. Their branches test fresh
+//! random numbers, so every combination of outcomes is a path. A path alone is the same program with each branch made a
+//! jump one way.
 
 use crate::common;
 
@@ -230,7 +229,7 @@ fn dead_slots(branches: usize, read: bool) -> String {
             .expect("a string");
     }
     for i in (1..=branches).filter(|_| read) {
-        // Needed exactly: only so many values fit.
+        // The exact number is needed: only some numbers keep the offset in the frame.
         writeln!(t, "r1 = *(u64 *)(r10 - {})\nr2 = r10\nr2 += -512\nr2 += r1\n*(u8 *)(r2 + 0) = 0", 8 * i)
             .expect("a string");
     }
@@ -241,16 +240,16 @@ fn dead_slots(branches: usize, read: bool) -> String {
 fn dead_slots_do_not_multiply_paths() {
     let mut verifier = Verifier::new();
     let stats = |verifier: &mut Verifier, text: &str| verify(verifier, common::program(text)).expect("it is safe");
-    // 2^40 paths, were the slots told apart.
+    // There would be 2^40 paths if states with different slots were kept apart.
     let dead = stats(&mut verifier, &dead_slots(40, false));
     assert!(dead.steps < 1000, "{dead:?}");
-    // Where they are read, they must be.
+    // Where the slots are read, their states must be kept apart.
     let (dead, live) = (stats(&mut verifier, &dead_slots(8, false)), stats(&mut verifier, &dead_slots(8, true)));
     assert!(live.steps > 256 && dead.steps < 100, "{live:?} {dead:?}");
 }
 
-/// Paths that have proven more of a packet's length than what comes asks for are alike, also to a number that is the
-/// length, as long as it decides nothing.
+/// Paths that have proven more of a packet's length than the rest of the program needs are merged, even if a register
+/// holds the length, as long as no branch depends on it.
 #[test]
 fn lengths_that_nothing_asks_for_do_not_multiply_paths() {
     let text = |last: &str| {
@@ -262,7 +261,7 @@ fn lengths_that_nothing_asks_for_do_not_multiply_paths() {
             )
             .expect("a string");
         }
-        // A test of more, and what is left of the packet from its beginning.
+        // Tests more bytes than needed, and computes the packet's length.
         t + "r2 = *(u32 *)(r6 + 0)\nr3 = *(u32 *)(r6 + 4)\nr4 = r2\nr4 += 40\nif r4 > r3 goto out\nr5 = *(u8 *)(r2 + 39)\n"
             + "r3 -= r2\n"
             + last
@@ -274,14 +273,14 @@ fn lengths_that_nothing_asks_for_do_not_multiply_paths() {
     assert!(alike < 500 && apart > 1000, "{alike} {apart}");
 }
 
-/// Paths with different numbers are alike where what needs these exactly comes behind a comparison that shows what they
-/// are, as each case of a `switch` does.
+/// Paths with different numbers are merged if each exact use follows a comparison with a constant, as in the cases of a
+/// `switch`.
 #[test]
 fn numbers_that_turn_out_to_be_a_constant_do_not_multiply_paths() {
     let text = |compared: &str| {
         let mut t = String::from("r8 = 0\n");
         for i in 1..=24 {
-            // 77 is one of those that each may be.
+            // Each of the numbers may be 77.
             writeln!(t, "call 7\nif r0 == 1 goto +2\nr8 = r0\nw8 &= {}", 77 | 1 << (6 + i)).expect("a string");
         }
         t + compared + "r2 = r10\nr2 += -512\nr2 += r8\n*(u8 *)(r2 + 0) = 0\nout:\nr0 = 0\nexit\n"
@@ -355,8 +354,8 @@ fn legacy_load_after_join(name: &str, ctx: &str, number: &str) -> String {
     )
 }
 
-/// The early return of a legacy load is a path of its own: what its rounds and its caller do says nothing of the slots
-/// that the path which goes on still reads.
+/// The early return of a legacy load is a path of its own: liveness after the return does not cover the slots that the
+/// continuing path still reads.
 #[test]
 fn slots_live_across_legacy_loads() {
     let call_loop =

@@ -1,23 +1,23 @@
-//! Indices that some rounds move and others do not, one below the other: what is accepted, and what is not that differs
-//! from it in one place.
+//! Two indices, one below the other, that move in some rounds only: accepted programs, each beside refused variants
+//! that differ in one place.
 
 use crate::common::{accepted, refused};
 
-/// The lower index in r3, the upper one in r4; then `body`.
+/// Initialises the lower index (r3) to 0 and the upper one (r4) to the last byte, then runs `body`.
 fn indices(body: &str) -> String {
     format!(
         ";raw\nr0 = 0\nif r2 == 0 goto out\nr3 = 0\nr4 = r2\nr4 -= 1\nif r3 >= r4 goto out\n{body}\nout: r0 = 0\nexit"
     )
 }
 
-/// The lower one moves in each round, the upper one in some.
+/// The lower index moves in each round, the upper one in some.
 const LOWER: &str = "a: r5 = r1\nr5 += r3\nr0 = *(u8 *)(r5 + 0)\nif r0 > 32 goto b\nr3 += 1\nif r3 < r4 goto a\ngoto out\n\
                      b: r4 -= 1\nr3 += 1\nif r3 < r4 goto a";
 
 #[test]
 fn what_moves_in_each_round_stays_below_what_falls_in_some() {
     accepted(&indices(LOWER));
-    // Before the test, and without it on either way.
+    // The access is one byte further, which the test allows; two bytes further; and without a test on one path.
     accepted(&indices(&LOWER.replace("r5 + 0", "r5 + 1")));
     refused(&indices(&LOWER.replace("r5 + 0", "r5 + 2")));
     refused(&indices(&LOWER.replacen("if r3 < r4 goto a", "goto a", 1)));
@@ -39,15 +39,15 @@ fn an_inner_loop_moves_the_index_on() {
     let program = |text: &str| format!(";raw\nr0 = 0\nif r2 == 0 goto out\n{text}\nout: r0 = 0\nexit");
     let back = |back: &str| program(&ITEMS.replace("e: r4 += 1", &format!("e: {back}\nr4 += 1")));
     accepted(&program(ITEMS));
-    // By one less; and back further than the outer loop has moved it.
+    // The index goes back by one byte; and back further than the outer loop has moved it.
     accepted(&back("r3 -= 1"));
     refused(&back("r3 -= 2"));
     refused(&back("r3 = 0"));
     refused(&program(&ITEMS.replace("c: if r3 >= r2 goto out", "c: if r3 > r2 goto out")));
 }
 
-/// The index in r3 stays below the end in r5, but for a path that takes another end; that begins where a number wraps
-/// round, so no guess is made from it.
+/// The index (r3) stays below the end (r5) except on a path that replaces the end. This path is taken only where a
+/// number wraps round, so no candidate is made from it.
 const OTHER_END: &str = "r9 = 0\nif r2 < 64 goto out\nr6 = r1\nr8 = 0\nr3 = 0\n*(u64 *)(r10 - 8) = r8\n\
      *(u64 *)(r10 - 16) = r8\nr5 = *(u8 *)(r1 + 8)\nif r5 > r2 goto out\nr9 = *(u8 *)(r1 + 9)\nif r9 > r2 goto out\n\
      if r3 >= r5 goto out\na: r4 = r6\nr4 += r3\nr0 = *(u8 *)(r4 + 0)\nr4 = r10\nr4 += -16\nr4 += r3\n\

@@ -1,4 +1,4 @@
-//! Tests that compiled code whose pointers and numbers belong together verifies as it was written.
+//! Tests that compiled code in which pointers and lengths are related is accepted without changes to its source.
 //!
 //! The programs are `precision/*.c`, built for two versions of the instruction set (`cargo xtask objects`).
 

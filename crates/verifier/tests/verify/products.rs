@@ -1,9 +1,10 @@
-//! Products of two unknown numbers, and rows that move by one of them: what is accepted, and what is not that differs
-//! from it in one place.
+//! Products of two unknown numbers, and row pointers that advance by one of them: accepted programs, each beside
+//! refused variants that differ in one place.
 
 use crate::common::{accepted, refused};
 
-/// Rows (r3) and columns (r4), of which the product is compared with the length; then `loops`.
+/// A program that loads the number of rows (r3) and of columns (r4), runs `sizes`, which compares their product with
+/// the buffer's length, and then `loops`, which reads the table.
 fn table(sizes: &str, loops: &str) -> String {
     format!(
         ";raw\nr0 = 0\nif r2 < 2 goto out\nr3 = *(u8 *)(r1 + 0)\nr4 = *(u8 *)(r1 + 1)\n{sizes}\nif r3 == 0 goto out\n\
@@ -23,26 +24,27 @@ fn rows_lie_within_the_product_of_their_number_and_length() {
     refused(&table(PRODUCT, &ROWS.replace("if r8 < r4", "if r8 <= r4")));
     refused(&table(PRODUCT, &ROWS.replace("r6 += r4", "r6 += r4\nr6 += 1")));
     refused(&table(PRODUCT, &ROWS.replace("r5 + 0", "r5 + 1")));
-    // The square of either.
+    // The test compares the square of one size instead of the product.
     refused(&table("r5 = r3\nr5 *= r3\nif r5 > r2 goto out", ROWS));
     refused(&table("r5 = r4\nr5 *= r4\nif r5 > r2 goto out", ROWS));
-    // The other way round, each column is as long as there are rows.
+    // Rows advance by the number of rows instead of the number of columns.
     refused(&table(PRODUCT, &ROWS.replace("r6 += r4", "r6 += r3")));
 }
 
 #[test]
 fn rows_move_by_what_stays() {
-    // A loop that changes how far, or moves the row elsewhere on one path.
+    // On one path the loop changes the number of columns by which rows advance, or moves the row pointer elsewhere.
     for besides in ["r4 += 1", "r4 = r0", "r6 += r4", "r6 = r5", "r3 += 1"] {
         let on_one_path = format!("r0 = *(u8 *)(r1 + 0)\nif r0 < 9 goto c\n{besides}\nc: r6 += r4");
         refused(&table(PRODUCT, &ROWS.replace("r6 += r4", &on_one_path)));
     }
     accepted(&table(PRODUCT, &ROWS.replace("r6 += r4", "r0 = *(u8 *)(r1 + 0)\nif r0 < 9 goto out\nr6 += r4")));
-    // The row of the round before is not this one: nor is what was multiplied then.
+    // The product (r9) is of the previous round's row number, so the address does not lie in the current row.
     let before = "r9 = 0\na: r0 = r6\nr0 += r9\nr0 = *(u8 *)(r0 + 0)\nr9 = r7\nr9 *= r4\nr6 += r4\nr7 += 1\n\
                   if r7 < r3 goto a";
     refused(&table(PRODUCT, before));
-    // It is nothing after the first one, though the row is known to have moved by then.
+    // After the first round the product (r9) is 0, since the row number was 0 when it was multiplied, and `r0 - 1` is
+    // out of bounds.
     let nothing = "r3 &= 3\nr3 += 1\nr4 &= 3\nr4 += 1\nr9 = 1\na: r0 = r1\nr0 += r9\nr0 = *(u8 *)(r0 - 1)\n\
                    r0 = *(u8 *)(r6 + 0)\nr9 = r7\nr9 *= r4\nr6 += r4\nr7 += 1\nif r7 < r3 goto a";
     let table = |loops: &str| table("if r2 < 32 goto out", loops);
@@ -63,8 +65,8 @@ fn products_do_not_wrap() {
 
 #[test]
 fn names_are_multiplied_where_that_is_a_number() {
-    // (i - 16384) * n, with i * n up to 2^22, or beyond 2^64: a comparison of n bounds that by all numbers, and the
-    // rest, by what is taken off it, to less than it may be.
+    // (i - 16384) * n, where i * n is at most 2^22 or exceeds 2^64. If i * n wraps, subtracting 16384 * n from its
+    // bound gives a bound that the true product exceeds.
     let less = |n: &str, most: u32| {
         format!(
             ";raw\nr0 = 0\nif r2 < 32 goto out\n{n}\nr5 = *(u64 *)(r1 + 8)\nr6 = 0\nr7 = *(u8 *)(r1 + 1)\n\
@@ -80,7 +82,7 @@ fn names_are_multiplied_where_that_is_a_number() {
 
 #[test]
 fn distances_are_multiplied() {
-    // (rows + 2) * (columns + 1)
+    // The compared product is (rows + 2) * (columns + 1).
     let more = "r3 += 2\nr4 += 1\nr5 = r3\nr5 *= r4\nif r5 > r2 goto out";
     accepted(&table(more, ROWS));
     refused(&table("r3 += 2\nr4 += 1\nr5 = r3\nr5 *= r4\nr5 -= 1\nif r5 > r2 goto out", ROWS));
@@ -107,8 +109,9 @@ fn paths_that_meet_know_their_own_products() {
     refused(&rows("r5 = r3\nr5 *= r3"));
 }
 
-/// Rows (r7) and columns (r8) of a table in a packet, which is known to hold it; and a loop over its rows, of which
-/// each begins at the product of its number (r9) and their length, in a packet that `moved` may have made another one.
+/// A program that loads the number of rows (r7) and columns (r8) of a table, tests that the packet holds the table,
+/// runs `before`, and loops over the rows. Row r9 begins at r9 times the row length. `moved` runs in each round and may
+/// call a helper that invalidates packet pointers and lengths.
 fn in_packet(before: &str, moved: &str) -> String {
     let load = "r2 = *(u32 *)(r6 + 0)\nr3 = *(u32 *)(r6 + 4)";
     format!(
@@ -126,7 +129,7 @@ fn rows_do_not_outlive_their_packet() {
         let moves = format!("r1 = r6\nr2 = -1\ncall {helper}");
         refused(&in_packet(&moves, ""));
         refused(&in_packet("", &moves));
-        // In some rounds only, or after some.
+        // The helper is called in some rounds only, or in the fourth round.
         refused(&in_packet("", &format!("r1 = *(u32 *)(r6 + 12)\nif r1 < 9 goto b\n{moves}\nb:")));
         refused(&in_packet("", &format!("if r9 != 3 goto b\n{moves}\nb:")));
     }

@@ -27,14 +27,14 @@ fn what_is_added_beyond_32_bits_is_cut_off_again() {
     accepted(&WORDS.replace("w4 = w2", "r4 = r2\nr4 &= 2147483647"));
     // The subtrahend is more than the minuend.
     refused(&WORDS.replace("r2 < 36", "r2 < 31"));
-    // It is not cut off, or not all of it.
+    // The bits above 32 are not cut off, or not all of them.
     refused(&WORDS.replace("w4 = w2", "r4 = r2"));
     refused(&WORDS.replace("w4 = w2", "r2 <<= 31\nr2 >>= 31\nr4 = r2"));
-    // Of half of it, a bit is left in the low half.
+    // Shifted by one bit more, the added 2^34 leaves a bit in the low half.
     refused(&WORDS.replace("r2 >>= 2", "r2 >>= 3").replace("+ 0)\n    r1 += 4", "+ 0)\n    r1 += 8"));
-    // One word more.
+    // The buffer is entered one word later.
     refused(&WORDS.replace("r1 += 32", "r1 += 36"));
-    // Words of eight bytes.
+    // Each word is taken to have eight bytes.
     refused(&WORDS.replace("r1 += 4", "r1 += 8"));
 }
 
@@ -62,20 +62,20 @@ const DIGITS: &str = ";raw
 fn digits_are_as_many_as_a_number_can_be_divided() {
     accepted(DIGITS);
     accepted(&DIGITS.replace("r3 >>= 4", "r3 /= 16"));
-    // Bits, of a byte.
+    // Binary digits: of a byte there are 8, of 32 bits too many.
     let bits = DIGITS.replace("r3 >>= 4", "r3 >>= 1").replace("> 15", "> 1");
     accepted(&bits.replace("r3 = *(u32", "r3 = *(u8"));
     refused(&bits);
     refused(&DIGITS.replace("r3 >>= 4", "r3 /= 15").replace("> 15", "> 14"));
-    // Once more.
+    // The loop divides once more, after the last digit.
     refused(&DIGITS.replace("r6 > 15", "r6 > 0"));
-    // For ever.
+    // The loop never ends.
     refused(&DIGITS.replace("if r6 > 15", "if r6 >= 0"));
-    // Of a number that each round makes anew.
+    // Each round loads the number anew.
     refused(&DIGITS.replace("r6 = r3", "r3 = *(u32 *)(r1 + 4)\nr6 = r3"));
 }
 
-/// Chunks of a length with padding to four bytes: each is longer than nothing.
+/// Chunks whose length is rounded up to four bytes: each has at least one byte, so the loop advances.
 #[test]
 fn what_is_rounded_down_is_no_less_than_its_least_rounded_down() {
     let text = ";raw
@@ -95,7 +95,7 @@ fn what_is_rounded_down_is_no_less_than_its_least_rounded_down() {
         exit";
     accepted(text);
     accepted(&text.replace("w6 < 4", "w6 < 1"));
-    // 0 is, and so are 1 and 3 where less is added.
+    // A length of 0 is rounded to 0, and so are 1 and 3 where nothing is added before rounding down.
     refused(&text.replace("if w6 < 4 goto out\n", ""));
     refused(&text.replace("w6 += 3\n", "").replace("w6 < 4", "w6 < 3"));
     // Bits in the middle are lost.
@@ -103,7 +103,7 @@ fn what_is_rounded_down_is_no_less_than_its_least_rounded_down() {
     refused(&text.replace("131068", "131056"));
 }
 
-/// A counter of 64 bits, of which the low half is compared.
+/// A counter of 64 bits whose low half is compared.
 #[test]
 fn a_counter_of_which_the_low_half_is_compared_counts() {
     let text = ";raw
@@ -121,11 +121,11 @@ fn a_counter_of_which_the_low_half_is_compared_counts() {
         exit";
     accepted(text);
     refused(&text.replace("r2 < 400001", "r2 < 400000"));
-    // Its low half is 0, and it is not.
+    // The counter begins at 2^32: its low half is 0, and the counter is not.
     refused(&text.replace("r9 = 0", "r9 = 4294967296 ll"));
 }
 
-/// A counter of 64 bits, of which the low byte is compared.
+/// A counter of 64 bits whose low byte is compared.
 #[test]
 fn a_counter_of_which_the_low_byte_is_compared_counts() {
     let text = ";raw
@@ -153,9 +153,9 @@ fn a_counter_of_which_the_low_byte_is_compared_counts() {
         out: r0 = 0
         exit";
     accepted(text);
-    // The byte may be 255, so the counter is 254 at most.
+    // The compared byte may be 255, so the counter is at most 254, which is out of range.
     refused(&text.replace("r7 += -255", "r7 += -253"));
-    // In steps by 2, odd ones end at 253, and even ones come round to 0.
+    // In steps of 2, odd counters end at 253, and even ones wrap round to 0.
     let by_2 = text.replace("w6 += 1", "w6 += 2");
     accepted(&by_2);
     refused(&by_2.replace("r6 = 1", "r6 = 2"));
@@ -185,7 +185,7 @@ fn what_an_exit_bounds_is_not_counted_by_a_division() {
     refused(&text.replace("if r4 >= r2", "if r4 > r2"));
 }
 
-/// A length of two bytes, of which the high one is tested.
+/// A length of two bytes, whose high byte is tested to be 0.
 const BYTES: &str = ";raw
     if r2 < 2 goto out
     r3 = *(u8 *)(r1 + 0)
@@ -211,13 +211,13 @@ fn what_has_no_high_byte_is_a_byte() {
     accepted(&BYTES.replace("-256", "-512").replace("!= 0", "> 1"));
     refused(&BYTES.replace("-256", "-510").replace("!= 0", "> 1"));
     refused(&BYTES.replace("-256", "-254"));
-    // The low part is longer than that.
+    // The low part has 16 bits, not 8.
     refused(&BYTES.replace("r2 < 2", "r2 < 3").replace("r4 = *(u8 *)", "r4 = *(u16 *)").replace("|=", "+="));
     // Another byte is tested.
     refused(&BYTES.replace("if r3 != 0", "r3 = *(u8 *)(r1 + 1)\nif r3 != 0"));
 }
 
-/// A range of characters, as compilers test it; what is in it is an index.
+/// A range of characters, as compilers test it; the distance of a character in the range from its start is an index.
 const RANGE: &str = ";raw
     if r2 < 2 goto out
     r3 = *(u8 *)(r1 + 0)
@@ -240,12 +240,12 @@ fn a_difference_of_a_byte_is_cut_to_a_byte() {
     accepted(RANGE);
     accepted(&RANGE.replace("w4", "r4"));
     accepted(&RANGE.replace("& 255", "& 511"));
-    // One further.
+    // The range ends one character further.
     refused(&RANGE.replace("-123", "-122"));
-    // Fewer bits than it has, and more than are cut.
+    // The mask keeps fewer bits than the number has; the loaded number has more bits than the mask keeps.
     refused(&RANGE.replace("&= 255", "&= 127"));
     refused(&RANGE.replace("*(u8 *)(r1", "*(u16 *)(r1"));
-    // It is compared with what a difference that has wrapped round is below, too.
+    // The bound is larger than some differences that have wrapped round.
     refused(&RANGE.replace(">= 26", ">= 160"));
 }
 
@@ -271,10 +271,10 @@ const GAPS: &str = ";raw
 fn a_part_of_a_multiple_is_less() {
     accepted(GAPS);
     accepted(&GAPS.replace("/= 13", "/= 11").replace("26", "22"));
-    // All of it, and more.
+    // The gap is multiplied by 10 / 10, and by 10 / 9.
     refused(&GAPS.replace("/= 13", "/= 10").replace("26", "20"));
     refused(&GAPS.replace("/= 13", "/= 9").replace("26", "18"));
-    // Of nothing, nothing is left.
+    // A gap of 0 stays 0, so the loop does not end.
     refused(&GAPS.replace("if r4 >= 26", "if r4 >= 0"));
 }
 
@@ -298,17 +298,17 @@ const ODD: &str = ";raw
 #[test]
 fn half_of_what_is_even_and_not_zero_is_not_zero() {
     accepted(ODD);
-    // It may be 0.
+    // The number may be 0.
     refused(&ODD.replace("if r3 == 0 goto out", "if r3 == 1 goto out"));
-    // The last bit that is tested is another one.
+    // The tested bit is not the one that the next shift drops.
     refused(&ODD.replace("r6 &= 2", "r6 &= 4"));
-    // It goes on where the bit is set, too.
+    // The loop continues where the bit is set, too.
     refused(&ODD.replace("if r6 == 0 goto a", "if r6 >= 0 goto a"));
     // The tested number is not the halved one.
     refused(&ODD.replace("r5 = r3\n    if", "r5 = *(u8 *)(r1 + 2)\n    if"));
 }
 
-/// As many bytes as the first two bits say: 1, 2, 4 or 8.
+/// The top two bits of an item's first byte give the exponent of its length in bytes: 1, 2, 4 or 8.
 const WIDTH: &str = ";raw
     r3 = 0
     a: r6 = r2
@@ -335,19 +335,20 @@ const WIDTH: &str = ";raw
 fn an_exponent_of_two_bits_is_what_they_are() {
     accepted(WIDTH);
     accepted(&WIDTH.replace("w7 >>= 6", "w7 >>= 6\nw7 &= 3"));
-    // Two bytes are no three, nor are four of them five.
+    // The program reads a third byte where there are two, or a fifth where there are four.
     refused(&WIDTH.replace("(r4 + 1)", "(r4 + 2)"));
     refused(&WIDTH.replace("(r4 + 2)", "(r4 + 3)"));
-    // One byte.
+    // A first byte of 63 means one byte, and the program reads two; 127 means two bytes, and the program reads four.
     refused(&WIDTH.replace("w5 < 64", "w5 < 63"));
     refused(&WIDTH.replace("w5 < 128", "w5 < 127"));
-    // Other bits.
+    // The exponent is made of other bits.
     refused(&WIDTH.replace("w7 >>= 6", "w7 >>= 5"));
     refused(&WIDTH.replace("w7 >>= 6", "w7 >>= 4\nw7 &= 3"));
     refused(&WIDTH.replace("w8 = 1", "w8 = 1\nw5 += 1"));
 }
 
-/// A state from one table and what it says from another, before letters: `table[state][class]`.
+/// A state machine whose next state comes from one part of a table and its output from another: `table[state][class]`,
+/// followed by letters.
 #[test]
 fn states_are_those_that_a_table_leads_to() {
     use bpf_isa::{Program, assemble};
@@ -385,15 +386,15 @@ fn states_are_those_that_a_table_leads_to() {
     if let Err(e) = verify(&[&table[..], letters].concat()) {
         panic!("{e}");
     }
-    // A table that leads to letters, and from there out of the table.
+    // The table leads into the letters, which as states lead out of the table.
     let wrong = [1, 0, 2, 1, 3, 1, 4, 2];
     assert!(verify(&[&wrong[..], letters].concat()).is_err());
-    // It leads out of the map.
+    // The table leads out of the map.
     assert!(verify(&wrong).is_err());
 }
 
-/// A number is shifted or masked before two paths meet, and again on a path that knows it to be 20 at most and ends by
-/// itself. The other path knows what the shift left, and nothing of that bound.
+/// A number is shifted or masked before two paths meet, and again on a path that knows the number to be at most 20 and
+/// ends by itself. The other path knows the result of the first shift, and not the bound of 20.
 fn sibling(made: &str, compared: u32, between: &str) -> String {
     format!(
         ";raw
@@ -434,18 +435,18 @@ fn what_one_path_learns_of_a_shifted_number_is_not_known_on_its_sibling() {
         for (made, compared) in [(">>= 4", 1), ("&= 7", 1), ("&= 16", 16)] {
             let program = sibling(made, compared, between);
             refused(&program);
-            // Where both know it.
+            // The bound of 20 is known on both paths.
             let both = "if r6 > 20 goto out\n         r8 = *(u8 *)(r1 + 4)";
             accepted(&program.replace("r8 = *(u8 *)(r1 + 4)", both));
         }
     }
-    // The comparison itself bounds the shifted number: it is 16 to 31.
+    // The comparison itself bounds the shifted number to 16 to 31.
     let shifted = sibling(">>= 4", 1, "");
     accepted(&shifted.replace("r5 += -21", "r5 += -32"));
     refused(&shifted.replace("r5 += -21", "r5 += -31"));
 }
 
-/// Each deliberate bug in these rules lets a program through that is wrong, and the oracle sees it run.
+/// Each planted fault in these rules lets an unsafe program be accepted, and the oracle sees it violate the proof.
 #[cfg(feature = "faults")]
 #[test]
 fn each_fault_of_quotients_is_found() {
@@ -547,7 +548,7 @@ fn each_fault_of_quotients_is_found() {
              a: r3 += 1
              if r3 < 3 goto a"
         }
-        // The path that is walked first knows it to be 20 at most.
+        // The path that is walked first knows the number to be at most 20.
         Fault::SiblingKnowsRanges => {
             "r6 = *(u32 *)(r1 + 0)
              r8 = *(u8 *)(r1 + 4)
@@ -571,7 +572,7 @@ fn each_fault_of_quotients_is_found() {
              *(u8 *)(r5 + 0) = 1
              out:"
         }
-        // On the other way, the bits are those of another number.
+        // On the other path, the bits are those of another number.
         Fault::DefinitionsKept => {
             "r6 = *(u8 *)(r1 + 0)
              r7 = *(u8 *)(r1 + 1)
@@ -593,7 +594,7 @@ fn each_fault_of_quotients_is_found() {
              *(u8 *)(r5 + 0) = 1
              out:"
         }
-        // Three rounds more, where the first test has wrapped round.
+        // The path on which r7 wraps to 0 adds up to three rounds that do not divide the number.
         Fault::UndividedUnseen => {
             "r3 = *(u32 *)(r1 + 0)
              r4 = 0
@@ -614,7 +615,7 @@ fn each_fault_of_quotients_is_found() {
              r3 >>= 4
              if r6 > 15 goto a"
         }
-        // 8 is one of them.
+        // The power of two may be 8, which is one byte beyond the stack.
         Fault::ExponentUnwalked => {
             "r8 = 0
              a: r3 = *(u8 *)(r1 + 0)
@@ -628,7 +629,7 @@ fn each_fault_of_quotients_is_found() {
              r8 += 1
              if r8 < 3 goto a"
         }
-        // They are different constants after some rounds.
+        // The two copies become different constants after some rounds.
         Fault::TwinsStayAlike => {
             "r3 = *(u8 *)(r1 + 0)
              r3 &= 3

@@ -31,19 +31,19 @@ const SEARCH: &str = ";raw
 #[test]
 fn the_middle_of_two_numbers_lies_between_them() {
     accepted(SEARCH);
-    // One word further.
+    // The access is one word further.
     refused(&SEARCH.replace("(r0 + 0)", "(r0 + 4)"));
-    // The buffer is as long as that in words, not in halves of them.
+    // The length is divided by 2, so it counts half-words instead of words.
     refused(&SEARCH.replace("r2 >>= 2", "r2 >>= 1"));
-    // It stays where it is.
+    // The lower end does not advance beyond the middle.
     refused(&SEARCH.replace("r0 += 1", "r0 += 0"));
     // The upper end may be reached.
     refused(&SEARCH.replace("if r0 >= r2", "if r0 > r2"));
-    // It moves beyond the upper end on one path.
+    // On one path the upper end is moved beyond the buffer.
     refused(&SEARCH.replace("r2 = r4", "r2 = r4\nr2 += 2"));
 }
 
-/// Numbers so far apart that their distance, and what was taken off their sum, are beyond 63 bits together.
+/// Numbers so far apart that their distance, together with the constant subtracted from their sum, exceeds 63 bits.
 const FAR_APART: &str = ";raw
     r0 = 0
     if r2 < 24 goto out
@@ -84,11 +84,11 @@ const FAR_APART: &str = ";raw
 fn the_middle_of_numbers_far_apart_is_where_it_is() {
     // r6 = 2^63 - 1, r7 = 16 and r8 = r2: r1 is 493 less than 2^62.
     refused(FAR_APART);
-    // Nothing is taken off, and 2^62 - 12 is less than any middle.
+    // Nothing is subtracted, and 2^62 - 12 is less than any middle.
     accepted(&FAR_APART.replace("r1 += -1000", "r1 += 0"));
 }
 
-/// A pointer and what is left after it.
+/// A pointer that skips items, and the number of bytes left behind it.
 const LEFT: &str = ";raw
     r0 = 0
     if r2 < 2 goto out
@@ -108,12 +108,12 @@ fn a_pointer_and_what_is_left_have_one_sum() {
     // The subtrahend of one is not the step of the other.
     refused(&LEFT.replace("r1 += r3", "r1 += r3\nr1 += 1"));
     refused(&LEFT.replace("r2 -= r3", ""));
-    // It is more than is left.
+    // The skipped length may exceed the number of bytes left.
     refused(&LEFT.replace("if r2 < r3 goto out", ""));
     refused(&LEFT.replace("if r2 < r3 goto out", "if r2 > r3 goto out"));
-    // One byte is left.
+    // The loop goes on with one byte left.
     refused(&LEFT.replace("if r2 > 1 goto a", "if r2 > 0 goto a"));
-    // Nothing moves.
+    // The pointer need not advance.
     refused(&LEFT.replace("r2 += -2", "").replace("r1 += 2", "r1 += 0"));
 }
 
@@ -168,10 +168,10 @@ fn a_difference_that_a_comparison_shows_not_to_wrap_is_one() {
     accepted(&text(8, "if r5 >= 8 goto out"));
     refused(&text(7, "if r5 >= 8 goto out"));
     refused(&text(8, "if r5 > 8 goto out"));
-    // 0 less 1 is more than any.
+    // The signed comparison lets 0 - 1 pass.
     refused(&text(8, "if r5 s>= 8 goto out"));
     refused(&text(8, "if w5 s>= 8 goto out"));
-    // Wrapped, for sure: x - 129 >= -128 says 1 <= x <= 128.
+    // The difference has wrapped for sure: x - 129 >= -128 implies 1 <= x <= 128.
     let range = ";raw
         r0 = 0
         r3 = r2
@@ -192,7 +192,7 @@ fn a_difference_that_a_comparison_shows_not_to_wrap_is_one() {
 
 #[test]
 fn a_complement_and_a_number_are_their_difference() {
-    // The last byte but r3, from the end.
+    // Reads the byte that has r3 bytes behind it.
     let text = ";raw
         r0 = 0
         if r2 == 0 goto out
@@ -211,7 +211,7 @@ fn a_complement_and_a_number_are_their_difference() {
         exit";
     accepted(text);
     refused(&text.replace("(r5 + 0)", "(r5 + 1)").replace("r3 = *(u8 *)(r1 + 0)", "r3 = 0"));
-    // It may be more than there are: then it wraps.
+    // r3 may exceed the length: then the difference wraps.
     refused(&text.replace("if r3 >= r2 goto out", ""));
     refused(&text.replace("if r3 >= r2", "if r3 > r2"));
     refused(&text.replace("r4 ^= -1", "w4 ^= -1"));
@@ -219,7 +219,7 @@ fn a_complement_and_a_number_are_their_difference() {
 
 #[test]
 fn bits_of_one_number_only_add_up() {
-    // Two halves of an offset; the buffer is as long as they are.
+    // An offset made of two parts with disjoint bits, in a buffer that is longer than their sum.
     let text = ";raw
         r0 = 0
         if r2 < 8 goto out
@@ -239,7 +239,7 @@ fn bits_of_one_number_only_add_up() {
         exit";
     accepted(text);
     refused(&text.replace("if r4 >= r2", "if r4 > r2"));
-    // They overlap: less than the sum, and the sum says nothing.
+    // The parts overlap, so their OR may be less than their sum, and a bound of the OR does not bound the sum.
     let less = text.replace("r4 <<= 8", "r4 <<= 7").replace("r5 += r4", "r5 += r4\nr5 += r3");
     refused(&less);
 }
@@ -267,7 +267,7 @@ fn a_number_is_compared_with_itself_at_a_distance() {
     refused(&text.replace("(u64 *)(r1 + 0)", "(u32 *)(r1 + 0)").replace("if r4 > r3", "if w4 s> w3"));
 }
 
-/// A loop whose end is a pointer's, and that is entered when it has been reached already.
+/// A loop up to a pointer that the cursor may have reached when the loop is entered.
 #[test]
 fn not_at_the_end_is_before_it() {
     let text = ";raw
@@ -287,7 +287,7 @@ fn not_at_the_end_is_before_it() {
     refused(&text.replace("(r4 + 0)", "(r4 + 1)"));
 }
 
-/// An end that is left and come back to is as far from the end as it says, whichever way it was come by.
+/// A pointer that is moved away from the end and back has the same distance from the end as the end itself.
 #[test]
 fn what_moves_with_the_length_is_as_far_from_the_end_as_it_says() {
     let text = ";raw
@@ -320,13 +320,14 @@ fn what_moves_with_the_length_is_as_far_from_the_end_as_it_says() {
     refused(&text.replace("if r5 > r2", "if r5 >= r2"));
     refused(&text.replace("if r5 < r2", "if r5 <= r2"));
     refused(&text.replace("if r4 >= r2", "if r4 < r2"));
-    // Before the start, an address says nothing of the order.
+    // A pointer below the start of its region may wrap, so its offset does not order it.
     refused(&text.replace("r4 -= 4\n", "r4 -= 21\n").replace("r5 += 4\n", "r5 += 21\n"));
 }
 
 #[test]
 fn a_difference_of_more_than_its_width_holds_may_be_as_great_as_one_that_wrapped() {
-    // r7 is r6 - 4, short, though r6 is not; r6 - 9 is more than -9 of 32 bits for an r6 of 2^32 + 2, too.
+    // r7 = r6 - 4 fits 32 bits, though r6 does not; r6 - 9 exceeds -9 as a number of 32 bits for an r6 of 2^32 + 2,
+    // too.
     let text = ";raw
         r0 = 0
         if r2 < 200 goto out
@@ -386,7 +387,7 @@ fn the_low_half_of_a_constant_is_not_what_its_name_is_of() {
 
 #[test]
 fn what_was_moved_by_a_length_does_not_move_with_the_next_one() {
-    // A sum is known, so that a comparison of the length bounds what moves with it.
+    // A sum is known, so that a comparison of the length bounds the pointers that were moved by it.
     let text = "
         r6 = r1
         r9 = 0
@@ -424,13 +425,13 @@ fn what_was_moved_by_a_length_does_not_move_with_the_next_one() {
         out: r0 = 0
         exit";
     accepted(text);
-    // bpf_xdp_adjust_tail.
+    // Helper 65, `bpf_xdp_adjust_tail`, changes the length; helper 5 does not.
     refused(&text.replace("call 5\n", "call 65\n"));
 }
 
 #[test]
 fn what_lay_before_its_region_is_no_part_of_a_sum() {
-    // r5 - r4 stays the same: 300 and what r5 was moved by.
+    // r5 - r4 is invariant: 300 and the number by which r5 was moved before the loop.
     let text = ";raw
         r0 = 0
         if r2 < 400 goto out
@@ -461,7 +462,7 @@ fn what_lay_before_its_region_is_no_part_of_a_sum() {
 
 #[test]
 fn what_may_lie_before_its_region_is_no_sum() {
-    // r5 is r4 and r9 and a distance, from the first round on; it is read from the third on.
+    // r5 = r4 + r9 + a constant from the first round on; the access is reached from the third round on.
     let text = ";raw
         r0 = 0
         if r2 < 400 goto out
@@ -491,7 +492,7 @@ fn what_may_lie_before_its_region_is_no_sum() {
 
 #[test]
 fn numbers_of_63_bits_are_not_too_much_for_an_order() {
-    // No panic on the way, whatever is said of them.
+    // The verifier must not panic; either verdict is right.
     let text = |op: &str, by: &str, least: &str, delta: &str| {
         format!(
             ";raw
@@ -572,7 +573,7 @@ fn a_multiple_of_what_lay_before_its_region_is_more_than_that() {
     // Where r3 is 0, r7 is 10 bytes after the beginning.
     refused(text);
     accepted(&text.replace("r7 += 60", "r7 += 50").replace("if r2 < 8 ", "if r2 < 63 "));
-    // It does not begin before its region.
+    // The pointer does not begin before its region.
     accepted(&text.replace("r5 += -50", "r5 += 0").replace("r7 += 60", "").replace("if r2 < 8 ", "if r2 < 63 "));
 }
 
@@ -607,8 +608,8 @@ fn what_moves_by_multiples_of_one_number_does_not_stay_together() {
     refused(&TWO_POINTERS.replace("r9 = r5", "r9 = r5\nr9 *= 3"));
 }
 
-/// A pointer that falls beside a number that rises: how often, bounds the number while the pointer may not leave its
-/// memory.
+/// A pointer falls while a number rises. The rounds until the pointer reaches the start bound the number, provided that
+/// the pointer stays in its memory.
 const FALLING: &str = ";raw
     if r2 < 32 goto out
     r3 = *(u8 *)(r1 + 0)
@@ -635,7 +636,7 @@ const FALLING: &str = ";raw
 fn what_falls_before_its_memory_bounds_no_rounds() {
     accepted(FALLING);
     refused(&FALLING.replace("if r4 <= r1 goto out\n", "\n"));
-    // Of a multiple, too.
+    // The pointer begins at a multiple of the number and falls by 2.
     let twice = FALLING.replace("r4 += r3", "r0 = r3\nr0 <<= 1\nr4 += r0").replace("r4 += -1", "r4 += -2");
     accepted(&twice);
     refused(&twice.replace("if r4 <= r1 goto out\n", "\n"));
@@ -643,7 +644,7 @@ fn what_falls_before_its_memory_bounds_no_rounds() {
 
 #[test]
 fn what_shows_one_difference_not_to_wrap_may_show_others() {
-    // The second is one of the first: its bound settles both.
+    // The second difference is computed from the first: the bound of the second shows that neither wraps.
     accepted(
         ";raw
         if r2 < 32 goto out
@@ -663,7 +664,8 @@ fn what_shows_one_difference_not_to_wrap_may_show_others() {
     );
 }
 
-/// A number and a pointer that fall by less than what both are multiples of: 4 to 12 and 12 to 20, or less, by 1.
+/// A number (at first a multiple of 4, up to 8) and a pointer 12 bytes ahead of it both fall by 1, so that neither
+/// stays a multiple of 4.
 const MULTIPLES: &str = ";raw
     if r2 < 32 goto out
     r3 = *(u8 *)(r1 + 0)
@@ -686,19 +688,19 @@ const MULTIPLES: &str = ";raw
 #[test]
 fn a_pointer_falls_from_where_it_is_not_from_where_the_number_is() {
     accepted(MULTIPLES);
-    // The last one is at 13.
+    // In the last round r4 is 1 and r5 is 13 bytes into the buffer.
     refused(&MULTIPLES.replace("r5 - 13", "r5 - 14"));
     refused(&MULTIPLES.replace("r5 - 13", "r5 - 16"));
 }
 
-/// A path that contradicts itself is fine whatever it does. A state on it is so for what contradicts itself, be it of a
-/// number that nothing has any more: it covers no state without that.
+/// A path whose facts contradict each other is unreachable, and needs no proof. A kept state on such a path covers only
+/// states with the same contradiction, even if the contradiction is about a name that no register holds any more.
 #[test]
 fn what_contradicts_itself_covers_nothing_else() {
     use bpf_isa::{Imm64, Insn, Program};
     use bpf_verifier::{ContextLayout, Env, Helpers, Verifier};
-    // r4 is behind the end in every round that goes on, so r3 is, and the test at `a` goes one way; r8's name is one
-    // that only slots have which are never read.
+    // r4 is at or behind the end in every round that continues, and so is r3, therefore the test at `a` has one
+    // outcome. The name of the number first loaded to r8 is held by dead slots only.
     let text = "r8 = map[fd:0]
         r8 = *(u16 *)(r8 + 0)
         *(u64 *)(r10 - 56) = r8
@@ -739,12 +741,12 @@ fn what_contradicts_itself_covers_nothing_else() {
     assert!(error.to_string().contains("access of 1 bytes"), "{error}");
 }
 
-/// A verifier that is used again names numbers from the beginning: what it knew of the last program's would be said of
-/// the next one's.
+/// A verifier that is used again numbers its names from the beginning: facts left of the last program would be applied
+/// to names of the next one.
 #[test]
 fn what_one_program_knew_of_its_numbers_is_nothing_of_the_next() {
-    // Three numbers, the third the first less the second; it ends where nothing has been kept. (The loop, which is
-    // never entered, makes differences worth knowing.)
+    // The third of three numbers is the first less the second. The program ends where no state has been kept. (The
+    // loop, which is never entered, makes the verifier track differences.)
     let first = "call 7
         r6 = r0
         call 7
@@ -755,7 +757,7 @@ fn what_one_program_knew_of_its_numbers_is_nothing_of_the_next() {
         a: r0 += 1
         if r0 < 9 goto a
         out: exit";
-    // Three as well, of which the third is any. As that difference, it would be between 0 and 7.
+    // The third of three numbers is arbitrary. As the difference of the first two, it would be 0 to 7.
     let next = "call 7
         r6 = r0
         call 7
@@ -782,7 +784,7 @@ fn what_one_program_knew_of_its_numbers_is_nothing_of_the_next() {
     });
 }
 
-/// A sum of two numbers that is asked for after that of their doubles, which is beyond 63 bits.
+/// The sum of two numbers is bounded by way of the sum of their doubles, which may exceed 63 bits.
 const DOUBLED: &str = ";raw
     r0 = 0
     if r2 < 24 goto out
@@ -813,9 +815,9 @@ const DOUBLED: &str = ";raw
 
 #[test]
 fn half_of_a_sum_beyond_63_bits_is_not_half_of_what_it_is_cut_off_to() {
-    // Both are 2^62 - 1: their sum is about 2^63, not below 2^62.
+    // Both numbers are 2^62 - 1: their sum is about 2^63, not below 2^62.
     refused(DOUBLED);
-    // The sum of the doubles is below 2^63, so that of the numbers is below 2^62.
+    // The sum of the doubles is below 2^63, so the sum of the numbers is below 2^62.
     accepted(
         &DOUBLED
             .replace("0x3fffffffffffffff", "0x1fffffffffffffff")
@@ -823,7 +825,7 @@ fn half_of_a_sum_beyond_63_bits_is_not_half_of_what_it_is_cut_off_to() {
     );
 }
 
-/// A number that is above 63 bits, twice which is above 64: only at a distance is that a number.
+/// The double of a number may exceed 64 bits, although the double less a constant fits.
 const TWICE_AT_A_DISTANCE: &str = ";raw
     r0 = 0
     if r2 < 24 goto out
@@ -857,11 +859,11 @@ const TWICE_AT_A_DISTANCE: &str = ";raw
 fn twice_a_number_may_be_beyond_64_bits() {
     // r6 = 2^63 + 900, r7 = 100.
     refused(TWICE_AT_A_DISTANCE);
-    // It is a number.
+    // The double fits 64 bits.
     accepted(&TWICE_AT_A_DISTANCE.replace("0x80000000000003e7", "0x7fffffffffffffff"));
 }
 
-/// A number that falls from 4000 below four times another one, which may be beyond 64 bits.
+/// A number that falls from `4 * n - 4000`, where `4 * n` may exceed 64 bits.
 const FALLS_FROM_FAR: &str = ";raw
     r0 = 0
     if r2 < 24 goto out
@@ -893,7 +895,7 @@ const FALLS_FROM_FAR: &str = ";raw
 fn what_a_line_begins_with_may_be_beyond_64_bits() {
     // r6 = r3: r8 begins at 2^64 - 4, and is above r7 in all 40 rounds.
     refused(FALLS_FROM_FAR);
-    // Four times it is a number: 2^64 - 4 at most. Therefore r8 is above r7 in five rounds only.
+    // `4 * n` fits 64 bits: it is at most 2^64 - 4. Therefore r8 is above r7 in five rounds only.
     accepted(&FALLS_FROM_FAR.replace("0x40000000000003e7", "0x3fffffffffffffff"));
 }
 
@@ -929,16 +931,16 @@ const PACKED: &str = ";raw
 #[test]
 fn a_place_in_bits_is_below_a_multiple_of_the_length() {
     accepted(PACKED);
-    // The last byte is one further.
+    // The last byte read is one byte further.
     refused(&PACKED.replace("(r6 + 1)", "(r6 + 2)"));
-    // The next place is tested, and not its end.
+    // The test is of the next item's first bit instead of its end.
     refused(&PACKED.replace("r5 += 24", "r5 += 12"));
-    // The first place is tested less.
+    // The test of the first item allows a length that is too small.
     refused(&PACKED.replace("if r2 < 12", "if r2 < 8"));
-    // A byte has as many bits as that, or the place as many bytes.
+    // A byte is taken to have 16 bits, or the place is divided by 4 bits a byte.
     refused(&PACKED.replace("r2 <<= 3", "r2 <<= 4"));
     refused(&PACKED.replace("r5 >>= 3", "r5 >>= 2"));
-    // The place moves by more than what is tested.
+    // The place moves by more bits than the test allows for.
     refused(&PACKED.replace("r3 += 12", "r3 += 17"));
 }
 
@@ -967,11 +969,11 @@ const MIRRORED: &str = ";raw
 #[test]
 fn a_place_from_the_end_does_not_fall_below_the_start() {
     accepted(MIRRORED);
-    // The byte behind it.
+    // The access is one byte behind the mirrored byte.
     refused(&MIRRORED.replace("(r0 + 0)", "(r0 + 1)"));
-    // It falls twice as fast, or the loop ends at the end.
+    // The index from the end falls by 3 in each round, or the loop runs over twice the length.
     refused(&MIRRORED.replace("a: r2 += -1", "a: r2 += -3"));
     refused(&MIRRORED.replace("r3 >>= 1", "r3 <<= 1"));
-    // It begins at the end.
+    // The index from the end begins one byte behind the last.
     refused(&MIRRORED.replace("    r2 += -1\n    goto b", "    goto b"));
 }

@@ -194,7 +194,7 @@ exit";
     assert!(result.is_err(), "accepted");
 }
 
-/// A product of factors that do not fit is no multiple by what is left of them.
+/// A product whose factors exceed 64 bits is no multiple by the truncated factor.
 #[test]
 fn factors_do_not_wrap() {
     let text = ";raw
@@ -219,8 +219,8 @@ exit";
     assert!(result.is_err(), "accepted");
 }
 
-/// A bound that is created in a round does not end the loop around it: each of these programs is endless, and accepted
-/// where that is forgotten.
+/// A bounded construct that is created in each round does not bound the loop around it: each of these programs is
+/// endless, and the planted fault accepts it.
 #[cfg(feature = "faults")]
 #[test]
 fn fault_any_edge_ends() {

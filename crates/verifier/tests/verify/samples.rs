@@ -38,8 +38,8 @@ fn sample_objects_get_the_verdict_of_the_table() {
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// The other samples are kernel programs of many kinds: those whose context is here get a verdict without a fault, and
-/// none is an internal error.
+/// The other samples are kernel programs of many kinds. Every program with a supported context gets a verdict, and none
+/// an internal error.
 #[test]
 fn other_objects_get_a_verdict() {
     for (folder, least) in [("cilium-examples", 4), ("new_linux", 7), ("../tailcalls/v3", 17), ("../tailcalls/v4", 17)]
@@ -105,8 +105,7 @@ fn no_sample_takes_more_steps_than_the_kernel() {
     assert!(folders.len() < 6 || compared.len() == kernel.len(), "{} of {}", compared.len(), kernel.len());
 }
 
-/// Cilium's datapath ends within the default limits: what is refused is refused for what it does, not for the work it
-/// takes.
+/// Verification of Cilium's datapath ends within the default limits: no program is refused for the work it takes.
 #[test]
 fn a_datapath_ends_within_the_default_limits() {
     let Some(folder) = objects("cilium") else { return };

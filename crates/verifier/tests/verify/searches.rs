@@ -3,7 +3,7 @@
 
 use crate::common::{accepted, refused};
 
-/// Two cursors, and a third that moves as the two together do.
+/// Two cursors, and a third that advances whenever one of the two does.
 const MERGED: &str = ";raw
     if r2 < 32 goto out
     r6 = 0
@@ -32,9 +32,9 @@ const MERGED: &str = ";raw
 #[test]
 fn one_cursor_is_where_two_others_have_come_together() {
     accepted(MERGED);
-    // One byte less than both may need.
+    // The array has one byte less than both cursors together may write.
     refused(&MERGED.replace("r4 += -31", "r4 += -30"));
-    // It moves further on one path.
+    // On one path the third cursor advances twice.
     refused(&MERGED.replace("b: r3 += 1", "b: r3 += 1\nr0 += 1"));
     // One of the two stays on one path, so the third does not end where they do.
     refused(&MERGED.replace("b: r3 += 1", "b: r3 += 0"));
@@ -65,7 +65,7 @@ fn a_quotient_bounds_what_was_divided() {
     refused(&THIRD.replace("r4 > 5", "r4 > 6"));
 }
 
-/// Words from the upper end of a buffer: of an empty one, the pointer begins before it.
+/// Reads words from the upper end of a buffer down. In an empty buffer, the pointer begins below the buffer.
 const DOWN: &str = ";raw
     r3 = r2
     r3 &= -4
@@ -83,14 +83,15 @@ const DOWN: &str = ";raw
 #[test]
 fn a_pointer_may_fall_that_begins_before_its_buffer() {
     accepted(DOWN);
-    // Faster than what counts.
+    // The pointer falls by 8 where the counter falls by 4.
     refused(&DOWN.replace("r4 += -4", "r4 += -8"));
-    // A word further down.
+    // The access, or the start, is one word further down.
     refused(&DOWN.replace("(r4 + 0)", "(r4 - 4)"));
     refused(&DOWN.replace("r1 += -4", "r1 += -8"));
 }
 
-/// Runs of bytes of one kind: that the inner loop moves on is known from the test that led to it.
+/// Runs of bytes of one kind: the inner loop tests the byte that the outer loop has tested, so its first round
+/// advances.
 const RUNS: &str = ";raw
     if r2 < 1 goto out
     r4 = 0
@@ -115,15 +116,15 @@ const RUNS: &str = ";raw
 #[test]
 fn a_byte_that_is_read_twice_is_the_same() {
     accepted(RUNS);
-    // Something may have been written to it.
+    // A store may have changed the byte.
     refused(&RUNS.replace("b: r5 = r1", "*(u8 *)(r1 + 0) = 1\nb: r5 = r1"));
-    // Another byte.
+    // The inner loop loads another byte.
     refused(&RUNS.replace("b: r5 = r1\n    r5 += r4\n    r6 = *(u8 *)(r5 + 0)", "b: r6 = *(u8 *)(r1 + 0)"));
-    // Another test.
+    // The inner loop tests against another number.
     refused(&RUNS.replace("if r6 < 128 goto d", "if r6 < 129 goto d"));
 }
 
-/// A pointer that writes an array on the stack, and how much is left of that.
+/// A pointer writes an array on the stack while the room left in the array is at least two bytes.
 const ROOM_LEFT: &str = ";raw
     r0 = 0
     if r2 == 0 goto out
@@ -151,17 +152,17 @@ const ROOM_LEFT: &str = ";raw
 fn what_is_left_up_to_the_end_of_an_array_bounds_the_pointer() {
     accepted(ROOM_LEFT);
     accepted(&ROOM_LEFT.replace("r5 += -8", "r5 += 0"));
-    // One byte is enough for one, and not for two.
+    // The test leaves room for one byte, and a path writes two.
     refused(&ROOM_LEFT.replace("r5 += -8", "r5 += 0").replace("s< 2", "s< 1"));
-    // The end lies behind the frame's.
+    // The end pointer lies above the frame.
     refused(&ROOM_LEFT.replace("r5 += -8", "r5 += 8"));
-    // It is the other way round.
+    // The difference is computed the other way round.
     let round = ROOM_LEFT.replace("r6 = r5\n    r6 -= r4", "r6 = r4\n    r6 -= r5");
     accepted(&round);
-    // Room is asked for up to the end of the frame, and beyond.
+    // The test lets the pointer reach the end of the frame; and beyond it.
     accepted(&round.replace("s< 2", "s> 2"));
     refused(&round.replace("s< 2", "s> 8"));
-    // It moves further than has been asked for.
+    // The store is further ahead than the test allows for.
     refused(&ROOM_LEFT.replace("b: r4 += 1", "b: r4 += 1\n*(u8 *)(r4 + 8) = 1"));
 }
 
@@ -193,7 +194,7 @@ fn what_counts_up_to_0_from_a_negative_number_bounds_the_rounds() {
     // One round more than there are bytes.
     refused(&COUNTED_UP.replace("w4 = -5", "w4 = -10"));
     refused(&COUNTED_UP.replace("w4 = -5", "w4 = -2000"));
-    // It steps over 0, and goes on for 2^31 rounds.
+    // The counter steps over 0, and the loop continues for 2^31 rounds.
     refused(&COUNTED_UP.replace("w4 += 1", "w4 += 2"));
     // A counter of 64 bits goes to zero, too.
     let wide = COUNTED_UP.replace("w4", "r4");
@@ -213,7 +214,7 @@ fn what_counts_up_to_0_from_a_negative_number_bounds_the_rounds() {
     refused(&COUNTED_UP.replace("w3 += -1", "w4 += -1"));
 }
 
-/// A month is an index of twelve bytes: compilers test whether it is one by one comparison.
+/// A month, 1 to 12, indexes an array of twelve bytes: compilers test the range with one comparison.
 const MONTH: &str = ";raw
     r0 = 0
     if r2 < 13 goto out
@@ -235,11 +236,12 @@ fn a_range_is_tested_by_a_difference_that_wraps() {
     accepted(MONTH);
     accepted(&MONTH.replace("w7", "r7").replace("w5", "r5"));
     accepted(&MONTH.replace("-12", "-11"));
-    // 0, 13, and all but the range.
+    // The range includes 0; the range includes 13.
     refused(&MONTH.replace("-12", "-13"));
     refused(&MONTH.replace("w7 += -13", "w7 += -14"));
     refused(&MONTH.replace("if w7 < -12", "if w7 >= -12"));
-    // Of a longer number, the low half says nothing: on either of the ways that meet before the test.
+    // The number has 64 bits on one of the paths that meet before the test, so a test of its low half does not bound
+    // it.
     refused(&MONTH.replace("r5 = *(u8 *)(r1 + 0)", "r5 = *(u64 *)(r1 + 0)"));
     refused(&MONTH.replace("r5 = *(u8 *)(r1 + 2)", "r5 = *(u64 *)(r1 + 2)"));
 }
@@ -278,16 +280,16 @@ fn a_byte_that_was_not_a_character_is_none_when_it_is_loaded_again() {
     refused(
         &COOKIES.replace("b: r4 = r1\n    r4 += r3", "b: r4 = r1\n    r4 += r3\n    r4 += -1\n    if r3 == 0 goto out"),
     );
-    // It is written to.
+    // A store may have changed the byte.
     refused(&COOKIES.replace("    b: r4 = r1", "    *(u8 *)(r1 + 0) = 59\n    b: r4 = r1"));
-    // As a half, it is compared whole.
+    // The outer loop compares with 315, whose low byte is 59, so a byte of 59 passes.
     refused(
         &COOKIES
             .replace("r5 = *(u8 *)(r4 + 0)\n    if r5 == 59 goto c", "r5 = *(u8 *)(r4 + 0)\n    if r5 == 315 goto c"),
     );
 }
 
-/// Words of two bytes up to an end: where one is not at the end, there is a whole one.
+/// Words of two bytes up to an aligned end: a pointer that differs from the end has a whole word behind it.
 const WORDS: &str = ";raw
     r0 = 0
     r2 &= -2
@@ -314,7 +316,8 @@ fn what_is_not_at_an_aligned_end_is_a_whole_word_before_it() {
     refused(&WORDS.replace("if r5 == r3 goto out\n", ""));
 }
 
-/// An array beside a pointer that is kept on the stack: while a guess is made, an index leads further than it will.
+/// An array beside a pointer that is spilled to the stack. While a candidate invariant is guessed, the index ranges
+/// further than in any run.
 const BESIDE: &str = ";raw
     r0 = 0
     if r2 < 8 goto out
@@ -347,7 +350,7 @@ fn what_is_kept_beside_an_array_is_not_read_by_a_guess() {
     // The pointer is read in the last round.
     refused(&BESIDE.replace("(r3 + 0)", "(r3 - 8)"));
     refused(&BESIDE.replace("(r3 + 0)", "(r3 - 1)"));
-    // It is written over, and used afterwards.
+    // The spilled pointer is overwritten, and used afterwards.
     refused(
         &BESIDE
             .replace("(r3 + 8) = r6", "(r3 - 8) = r6")
@@ -381,9 +384,9 @@ fn a_loop_that_is_entered_in_its_middle_is_proven_from_its_head() {
     accepted(ENTERED);
     refused(&ENTERED.replace("(r5 + 1)", "(r5 + 2)"));
     refused(&ENTERED.replace("if r3 < r6", "if r3 < r2"));
-    // Where it is entered in its middle, it begins too far.
+    // The entry in the middle begins with an index that is too large.
     refused(&ENTERED.replace("if r4 > 99 goto b", "if r4 <= 99 goto a\nr3 = 7\ngoto b"));
-    // It does not move on.
+    // The index does not advance.
     refused(&ENTERED.replace("r3 += 1\n", ""));
 }
 
@@ -419,14 +422,14 @@ const KEPT: &str = ";raw
 #[test]
 fn what_is_kept_in_an_array_is_no_more_than_its_index() {
     accepted(KEPT);
-    // One more, at once or on one path, or in the element before.
+    // The kept number is one too large, or a constant.
     refused(&KEPT.replace("b: r5 = r10", "b: r7 += 1\nr5 = r10"));
     refused(&KEPT.replace("r7 = r6\n", "r7 = 3\n"));
     refused(&KEPT.replace("r6 = 0\n", "r6 = 1\n").replace("*(u8 *)(r5 + 0) = r7", "*(u8 *)(r5 - 1) = r7"));
-    // One element is written by itself, and then it depends on which.
+    // A single store of 3 to an element is safe if the element's index is at least 3.
     accepted(&KEPT.replace("r6 = *(u8 *)(r9 + 1)", "*(u8 *)(r10 - 5) = 3\nr6 = *(u8 *)(r9 + 1)"));
     refused(&KEPT.replace("r6 = *(u8 *)(r9 + 1)", "*(u8 *)(r10 - 6) = 3\nr6 = *(u8 *)(r9 + 1)"));
-    // Of a path that goes by, the least is known.
+    // The single store is skipped on one path.
     let skips = "if r7 != 5 goto c\n*(u8 *)(r10 - 6) = 3\nc: r6 = *(u8 *)(r9 + 1)";
     refused(&KEPT.replace("r6 = *(u8 *)(r9 + 1)", skips));
 }
@@ -468,12 +471,11 @@ fn what_is_kept_in_an_array_is_below_the_length() {
     refused(&ENDS.replace("r7 < r8", "r7 <= r8"));
     refused(&ENDS.replace("r7 = 31", "r7 = 32"));
     refused(&ENDS.replace("*(u8 *)(r5 + 0)\n    r0", "*(u16 *)(r5 + 0)\n    r0"));
-    // An element that nothing was written to is 0, which is below any length that there is here.
+    // An unwritten element is 0, which is below every length of this program.
     accepted(&ENDS.replace("r6 = 0\n", "r6 = 1\n"));
 }
 
-/// Numbers so large that their array is counted from the least place that there is: a place beside it is further away
-/// than a number says.
+/// An array that begins at the lowest representable offset: the distance to a slot beside it overflows.
 #[test]
 fn an_array_of_large_numbers_is_counted_without_overflow() {
     refused(
@@ -508,7 +510,7 @@ fn an_array_of_large_numbers_is_counted_without_overflow() {
     );
 }
 
-/// A search that moves its base and halves what is left, by words.
+/// A binary search over words that advances its base and halves the number of words left.
 const HALVES: &str = ";raw
     r0 = 0
     r6 = r1
@@ -537,17 +539,17 @@ const HALVES: &str = ";raw
 #[test]
 fn a_base_and_a_part_of_what_is_left_reach_no_further() {
     accepted(HALVES);
-    // One word further, or the base one too far.
+    // The access, or the base, is one word further.
     refused(&HALVES.replace("(r4 + 0)", "(r4 + 4)"));
     refused(&HALVES.replace("r6 += r4", "r6 += r4\nr6 += 4"));
-    // The buffer is as long as that in words, not in halves of them; and a base that moves by eight.
+    // The length counts half-words; and the base advances by eight bytes a word.
     refused(&HALVES.replace("r2 >>= 2", "r2 >>= 1"));
     refused(&HALVES.replace("r4 = r5\n    r4 <<= 2", "r4 = r5\n    r4 <<= 3"));
-    // More is left than was given up.
+    // The number of words left falls by one less than the base advances.
     refused(&HALVES.replace("r2 -= r5", "r2 -= r3"));
-    // The middle of nothing.
+    // The buffer may be empty.
     refused(&HALVES.replace("if r2 == 0 goto out\n", ""));
-    // The rest need not be smaller.
+    // The number of words left need not fall.
     refused(&HALVES.replace("b: r2 = r3", "b: r2 = r2"));
 }
 
@@ -579,13 +581,13 @@ fn what_is_left_without_its_half_is_something() {
     accepted(LEFT_OF_TWO);
     refused(&LEFT_OF_TWO.replace("(r6 + 0)", "(r6 + 4)"));
     refused(&LEFT_OF_TWO.replace("if r2 < 4 goto out", "if r2 < 3 goto out"));
-    // Half of one is nothing, and the word before the first.
+    // With one word left, half of it is 0 and the access is one word before the base.
     refused(&LEFT_OF_TWO.replace("if r2 > 1 goto a", "if r2 > 0 goto a"));
-    // All is taken off.
+    // The search drops all words instead of half of them.
     refused(&LEFT_OF_TWO.replace("r3 >>= 1", "r3 >>= 0"));
 }
 
-/// A pointer that an inner loop moves to the end or to where a text ends, and another that follows it.
+/// A pointer that an inner loop advances to the end of the buffer or to a quotation mark, and another that follows it.
 const READER: &str = ";raw
     r0 = 0
     r3 = r1
@@ -619,7 +621,7 @@ fn what_has_been_read_is_no_further_on_than_its_region() {
     refused(&READER.replace("if r4 >= r3 goto out", "if r4 > r3 goto out"));
 }
 
-/// The same search in a packet, by an index, with the packet's begin read again in each round.
+/// The search of [`HALVES`] over the bytes of a packet, by an index; each round loads the packet's start again.
 const PACKET: &str = "r9 = r1
     r6 = *(u32 *)(r9 + 0)
     r2 = *(u32 *)(r9 + 4)
@@ -666,7 +668,7 @@ fn what_is_left_of_a_packet_is_not_left_of_a_shorter_one() {
 
 #[test]
 fn a_base_before_its_buffer_reaches_no_further_back() {
-    // It begins there, by what a byte says, or is moved there.
+    // The base begins below the buffer, by a loaded byte or by the number of words, or is moved back in a round.
     refused(&HALVES.replace("a: r3 = r2", "r8 = *(u8 *)(r1 + 0)\nr6 -= r8\na: r3 = r2"));
     refused(&HALVES.replace("a: r3 = r2", "r6 -= r2\na: r3 = r2"));
     accepted(&HALVES.replace("r2 -= r5", "r2 -= r5\nr6 -= 4"));

@@ -1,4 +1,5 @@
-//! Accepted programs run as the verifier said they would: a short run; `examples/watch.rs` is the long one.
+//! Compares runs of accepted programs with the verifier's abstract states. A short run; `examples/watch.rs` is the long
+//! one.
 
 use crate::border::{Oracle, Outcome, generate};
 use bpf_testkit::generate::Choices;
@@ -15,7 +16,7 @@ fn watch(hybrid: bool) -> (u32, u32, u64) {
             Outcome::Violation(what) => panic!("seed {seed}: {what}"),
         }
     }
-    // Most instructions work on numbers of which something is known, if it is asked for: in half of the programs.
+    // Facts about values are requested in half of the programs; in these, most instructions have some.
     assert!(2 * oracle.compared > steps, "{} facts compared in {steps} steps", oracle.compared);
     (accepted, refused, steps)
 }

@@ -66,10 +66,10 @@ fn halves_of_pointers_that_may_be_far_apart_are_not_subtracted_at_64_bits() {
         refused(&text.replace("0x7fffffff", "0x1ffff"));
         refused(&text.replace("r9 += r8", "r9 += 0x10000000"));
         accepted(&text.replace("0x7fffffff", "0xffff"));
-        // Of the lower halves alone, the distance is known.
+        // The 32-bit difference of the low halves does not reveal an address.
         accepted(&text.replace("r9 -= r7", "w9 -= w7"));
     }
-    // The end is where it is.
+    // The end has a known distance from the start.
     accepted(&HALVES.replace("r9 += r8", "r9 = *(u32 *)(r6 + 4)"));
 }
 

@@ -3,7 +3,7 @@
 
 use crate::common::{accepted, refused};
 
-/// A header whose length it says itself, and eight bytes behind it.
+/// A header that contains its own length, and eight bytes behind it.
 const HEADER: &str = ";raw
     if r2 < 1 goto out
     r3 = *(u8 *)(r1 + 0)
@@ -48,12 +48,12 @@ const ROUNDED: &str = ";raw
 fn what_is_rounded_up_is_no_less() {
     accepted(ROUNDED);
     refused(&ROUNDED.replace("r1 - 1", "r1 + 0"));
-    // It is rounded down.
+    // The length is rounded down.
     refused(&ROUNDED.replace("r4 += 3", "r4 += 2"));
     refused(&ROUNDED.replace("0x1fc", "0x0fc"));
 }
 
-/// The last of two bytes at an even place, the place being rounded.
+/// The second of two bytes at an even offset: the low bit of the offset is set by an OR.
 const PAIR: &str = ";raw
     if r2 < 2 goto out
     r3 = *(u8 *)(r1 + 0)
@@ -75,7 +75,7 @@ fn low_bits_that_are_set_are_added_to_a_multiple() {
     accepted(&PAIR.replace("|= 1", "&= -2"));
 }
 
-/// An index below eight, by an OR.
+/// An index of 0 to 7 is added to an aligned pointer by an OR.
 const ORED: &str = ";raw
     if r2 < 1 goto out
     r3 = *(u8 *)(r1 + 0)
@@ -98,12 +98,12 @@ fn an_or_with_an_aligned_pointer_is_a_sum() {
             .replace("*(u64 *)(r10 - 8) = 0", "*(u64 *)(r10 - 8) = 0\n*(u64 *)(r10 - 16) = 0"),
     );
     refused(&ORED.replace("r4 += -8", "r4 += -7").replace("&= 7", "&= 1"));
-    // Of memory that is aligned to nothing.
+    // The memory has no known alignment.
     refused(&ORED.replace("r4 = r10\n    r4 += -8", "r4 = r1").replace("&= 7", "&= 0"));
     refused(&ORED.replace("|=", "^="));
 }
 
-/// As many bytes of a buffer of 16 as are left behind a place in it.
+/// Passes a pointer into a buffer of 16 bytes and the number of bytes left behind it.
 const REST: &str = ";raw
     if r2 < 1 goto out
     r3 = *(u8 *)(r1 + 0)
@@ -126,7 +126,7 @@ fn a_place_and_a_length_go_together() {
     accepted(REST);
     refused(&REST.replace("r4 = 16", "r4 = 17"));
     refused(&REST.replace("r1 += -16", "r1 += -15"));
-    // The rest behind another place.
+    // The length is the rest behind another offset.
     refused(&REST.replace("r4 -= r3", "r5 = *(u8 *)(r10 - 8)\nr5 &= 3\nr4 -= r5"));
 }
 
@@ -164,7 +164,7 @@ fn counted() -> String {
 fn counted_bits_are_no_more_than_the_width() {
     accepted(&counted());
     refused(&counted().replace("r2 < 33", "r2 < 32"));
-    // The counted number is another one, or a part of it.
+    // The bits of another number, or of a part of the number, are counted.
     refused(&counted().replace("w3 -= w4", "w3 ^= 1\nw3 -= w4"));
     refused(&counted().replace("w4 = w3\n    w4 &= 0x33333333", "w4 = w3\n    w4 &= 0x73333333"));
     refused(&counted().replace("w3 >>= 4", "w3 >>= 3"));
@@ -172,7 +172,7 @@ fn counted_bits_are_no_more_than_the_width() {
     refused(&counted().replace("w4 &= 0x55555555", "w4 &= 0x55555557"));
 }
 
-/// A place that is below the length: how far, by a difference that has wrapped round.
+/// An offset below the length: a difference that has wrapped tells how far below.
 const WRAPPED: &str = ";raw
     if r2 < 1 goto out
     r3 = *(u8 *)(r1 + 0)
@@ -192,7 +192,7 @@ fn a_difference_that_has_wrapped_is_how_far_the_other_is() {
     refused(&WRAPPED.replace("r3 >= r2", "r3 > r2").replace("r1 + 1", "r1 + 2"));
 }
 
-/// Programs that are wrong, each accepted with one deliberate bug alone; the oracle sees what they do.
+/// Unsafe programs, each accepted with one planted fault only; the oracle sees the violation.
 #[cfg(feature = "faults")]
 #[test]
 fn each_fault_is_found() {
@@ -203,7 +203,7 @@ fn each_fault_is_found() {
     use crate::border::{Oracle, Outcome};
 
     let wrong = |fault: Fault| match fault {
-        // One byte behind what was rounded up.
+        // The access is one byte behind the length that was rounded up.
         Fault::MaskTakesLess => ROUNDED.replace("0x1fc", "0x1f8").replace(";raw", "").replace("r3 < 5", "r3 < 1"),
         // The last two bytes of an even length.
         Fault::LowBitsLess => PAIR
@@ -220,7 +220,7 @@ fn each_fault_is_found() {
             r0 = *(u32 *)(r4 + 0)
             exit"
             .into(),
-        // As many bytes as are left of the buffer, and one.
+        // The length is one more than the number of bytes left in the buffer.
         Fault::LengthOneMore => "r0 = 0
             r3 = *(u8 *)(r1 + 0)
             r3 &= 31
@@ -232,7 +232,7 @@ fn each_fault_is_found() {
             call 182
             out: exit"
             .into(),
-        // They may be equal.
+        // r3 and r2 may be equal, since r4 may be 0.
         Fault::EqualIsLess => "r0 = 0
             r4 = *(u8 *)(r1 + 0)
             r4 &= 1
@@ -264,7 +264,7 @@ fn each_fault_is_found() {
     }
 }
 
-/// Bits are set by a number that a comparison has shown to be a constant: it has a name, and bits of the other one.
+/// ORs a number with another one that a comparison has shown to be a constant; the two have a bit in common.
 const SET_BY_NAMED: &str = ";raw
     if r2 < 64 goto out
     r6 = *(u16 *)(r1 + 0)
@@ -290,7 +290,7 @@ fn bits_that_both_have_are_set_once() {
     refused(&SET_BY_NAMED.replace("r9 |= r7", "r9 |= -1").replace("r9 > 32775", "r9 < 8"));
 }
 
-/// A number that is ahead of another one is compared with a constant, and shifted by itself.
+/// A number with a known distance from another one is compared with a constant, and shifted by itself.
 const SHIFTED_BY_ITSELF: &str = ";raw
     if r2 < 8 goto out
     r3 = *(u64 *)(r1 + 0)
@@ -317,7 +317,7 @@ fn a_number_that_is_ahead_is_shifted_by_all_of_itself() {
     accepted(&SHIFTED_BY_ITSELF.replace("r3 >>= 48", "r3 &= 7"));
 }
 
-/// A byte that is compared in a copy and decremented in the 32-bit number whose low bits it is.
+/// The low byte of a number of 32 bits is compared in a copy, and the number is decremented.
 const MASKED_COPY: &str = ";raw
     if r2 < 16 goto out
     r6 = *(u32 *)(r1 + 0)
@@ -369,7 +369,7 @@ fn both_shifts_of_a_low_half_yield_one_number() {
     refused(&TWO_SHIFTS.replace("r3 s>>= 32", "r3 s>>= 33"));
 }
 
-/// A helper that reads 32 bits of a length of which the lower half is bounded.
+/// A helper that reads the low 32 bits of its length argument, of which the low half is bounded.
 const HALF_LENGTH: &str = "r6 = r1
     call 7
     r4 = r0
@@ -391,7 +391,7 @@ fn lengths_of_32_bits_are_bounded_by_a_half() {
     refused(&HALF_LENGTH.replace("if w4 == 0 goto out", ""));
 }
 
-/// Where the last path component begins: the cursor of some round, and nowhere before the first.
+/// Finds the start of the last path component, which is the cursor of some round or the start of the buffer.
 const BASENAME: &str = ";raw
     r3 = r1
     r3 += r2
@@ -410,7 +410,7 @@ const BASENAME: &str = ";raw
     out: r0 = 0
     exit";
 
-/// On one path the compared number is the one that is used; on the other it is not.
+/// The compared number is the used number on one of two paths only.
 const COMPARED_ON_ONE_WAY: &str = ";raw
     if r2 < 3 goto out
     r6 = *(u8 *)(r1 + 0)
@@ -445,8 +445,8 @@ fn two_pointers_may_be_one_in_some_rounds() {
     refused(&BASENAME.replace("*(u8 *)(r4 + 0)", "*(u16 *)(r4 + 0)"));
 }
 
-/// Two bytes ahead of a cursor, if they are there: how many are left is counted beside it, and is -1 when the loop is
-/// left.
+/// Reads a byte three bytes ahead of the cursor if it exists. The number of bytes left falls as the cursor rises, and
+/// is -1 where the loop is left.
 const LOOK_AHEAD: &str = ";raw
     if r2 s< 1 goto out
     r3 = r1
@@ -471,7 +471,8 @@ fn what_is_left_beside_a_cursor_is_not_negative_in_the_loop() {
     refused(&LOOK_AHEAD.replace("if r1 >= r3 goto out", "if r1 > r3 goto out"));
 }
 
-/// Attributes behind a header that says how long they are together: `end - p >= 4` is asked, and not `p + 4 <= end`.
+/// Attributes behind a header that contains their total length: the program tests `end - p >= 4` instead of `p + 4 <=
+/// end`.
 const ATTRIBUTES: &str = ";raw
     if r2 < 20 goto out
     r4 = *(u16 *)(r1 + 2)

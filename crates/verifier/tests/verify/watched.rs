@@ -19,7 +19,7 @@ use crate::Random;
 
 /// Back-edges and calls of a run: a proven program that needs more does not end for all that this host can see.
 const BUDGET: u64 = 1 << 18;
-/// Bytes around each object that are nobody's.
+/// Bytes around each object that belong to no object.
 const MARGIN: usize = 64;
 /// Map references, which are no addresses on any supported machine.
 const MAP_TAG: u64 = 0x00de_0000_0000_0000;
@@ -28,7 +28,7 @@ const INNER: u64 = 1 << 15;
 /// Most bytes that a function reads or writes.
 const MOST: u64 = 1 << 16;
 
-/// Memory of the host's.
+/// Memory that the host gives to a program.
 struct Object {
     /// Adjacent objects share one.
     buffer: Rc<[AtomicU8]>,
@@ -58,7 +58,7 @@ struct World<'e> {
     facts: &'e Facts,
     starts: Vec<InsnIdx>,
     random: Random,
-    /// The run of the two: addresses and old stacks are those of this one.
+    /// Number of this run of the two, from which addresses and old stack bytes are made.
     salt: u64,
     objects: Vec<Object>,
     /// Values of maps, by the map's reference and the key.
@@ -236,7 +236,7 @@ impl<'e> World<'e> {
             let given = args[i];
             let memory = match *kind {
                 ArgKind::None | ArgKind::Unused => None,
-                // A number is nothing that depends on addresses.
+                // Numbers passed to functions must not depend on addresses.
                 ArgKind::Scalar | ArgKind::Formatted | ArgKind::Size { .. } | ArgKind::Length => {
                     self.seen.push(given);
                     None
@@ -496,7 +496,7 @@ fn run<'e>(
     {
         return Err(format!("it returns {result:#x}"));
     }
-    // Without a result, nobody reads r0.
+    // r0 is compared only if the program returns a result.
     let result = result.filter(|_| !env.void || env.context.returns.is_some());
     let byte = |b: &AtomicU8| b.load(Relaxed);
     let contents = |object: &Object| {

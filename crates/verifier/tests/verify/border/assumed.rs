@@ -1,10 +1,10 @@
-//! Loops whose safety hangs on what loose walks take for granted: that what is accessed is inside its memory, that what
-//! is added to a pointer does not lead far out of it, and that what is cast to 32 bits fits them.
+//! Loops whose safety depends on the assumptions of loose walks: each access is in bounds, a number added to a pointer
+//! does not lead far out of its region, and a number cast to 32 bits fits them.
 //!
 //! An index, of any size when the loop begins or moved by numbers of any size, is cast or not, added to a pointer to
 //! the buffer or the stack, and used, with a test of one or the other before the address, behind it, behind the access
-//! or nowhere. A loose walk goes on over all of these, and bounds what others are counted with; so if any of what it
-//! took for granted were left in what is checked, most of these would be accepted.
+//! or nowhere. A loose walk passes all of these and derives bounds from its assumptions; if an assumption remained in
+//! the checked state, most of these programs would be accepted.
 
 use bpf_isa::{Program, assemble};
 use bpf_testkit::generate::Choices;
@@ -23,7 +23,7 @@ fn index(c: &mut Choices<'_>, r: u32) -> String {
     }
 }
 
-/// A test of the index, or of what it was cast to, that leaves the loop. (A number that is negative is one, too.)
+/// A test of the index, or of its cast copy, that leaves the loop. The bound may be negative.
 fn test(c: &mut Choices<'_>, least: u32) -> String {
     let (r, cond) = (c.pick(&["r7", "r7", "r4"]), c.pick(&[">", ">", ">", ">=", "s>"]));
     let end = match c.below(4) {
@@ -40,14 +40,14 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
     let mut text: Vec<String> = vec!["r6 = r1".into(), "r3 = 0".into()];
     text.extend((1..=STACK / 8).map(|i| format!("*(u64 *)(r10 - {}) = {i}", 8 * i)));
     text.push(index(c, 7));
-    // An end that the loop itself does not bound, and what the index is moved by.
+    // An end that the loop itself does not bound, and the step of the index.
     text.push(c.pick(&["r8 = r2", "r8 = 31", "r8 = *(u8 *)(r6 + 3)", "r8 = *(u64 *)(r6 + 8)"]).into());
     text.push(index(c, 9));
     let memory = if on_stack { STACK } else { 32 };
     let size = c.below(4);
     let least = memory + 1 - (1 << size);
     let (tested, again) = (c.pick(&[0, 1, 2, 3, 3, 3, 4, 5]), c.one_in(4));
-    // After the first round, which is walked as it is, another one in each round, of any size.
+    // Each round after the first, which is walked concretely, loads an index of any size.
     let loads = c.one_in(2);
     if loads {
         text.push("r7 &= 7".into());

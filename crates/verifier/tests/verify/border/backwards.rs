@@ -47,7 +47,7 @@ fn text(c: &mut Choices<'_>) -> Result<String, std::fmt::Error> {
     } else {
         out.push_str("r7 += 1\n");
     }
-    // The number is used behind the loop, too.
+    // Code behind the loop uses the number, too.
     let used = ["r0 = 0", "r3 = -r3\nr3 &= 7\nr1 += r3\nr0 = 0", "r0 = r3", "*(u64 *)(r10 - 8) = r3\nr0 = 0"];
     writeln!(out, "goto a\nout: {}\nexit", c.pick(&used))?;
     Ok(out)

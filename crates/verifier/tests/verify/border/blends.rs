@@ -1,5 +1,5 @@
-//! Loops with many branches of which most decide nothing, beside values of which some decide an access: walks of such
-//! loops are blended where their paths meet (see `walk::loops`), and what an access needs must not be.
+//! Loops with many branches, most of which affect no access, beside values some of which do. Walks of such loops blend
+//! states where paths meet (see `walk::loops`), and must not blend values that an access needs.
 //!
 //! An index goes over the buffer, tested or not. Up to a dozen branches, on bytes of it, change numbers: a score, a
 //! minimum, the step of the index, an offset that is calculated from many of them, a slot of the stack of any size,
@@ -11,16 +11,16 @@
 use bpf_isa::{Program, assemble};
 use bpf_testkit::generate::Choices;
 
-/// Where the numbers of a program are: r6 is the buffer, r7 the index, r8 the length, r9 the score, r3 an offset or a
-/// step, r5 a copy of the index or a pointer. The stack: -8 the score's slot (or parts of it), -16 the index, -24 the
-/// step or a pointer, -32 what may not be written, -64..-32 an array.
+/// Bytes of the array. Registers of a program: r6 is the buffer, r7 the index, r8 the length, r9 the score, r3 an
+/// offset or a step, r5 a copy of the index or a pointer. The stack: -8 the score's slot (or parts of it), -16 the
+/// index, -24 the step or a pointer, -32 a slot that may be unwritten, -64..-32 the array.
 const ARRAY: u32 = 32;
 
 struct Gen<'c, 'b> {
     c: &'c mut Choices<'b>,
     text: Vec<String>,
     label: u32,
-    /// r5 is a copy of the index; a pointer to the buffer at it.
+    /// Whether r5 is a copy of the index, or a pointer to the buffer at the index.
     copied: bool,
     pointer: bool,
     /// The most that r3 can be.
@@ -37,7 +37,7 @@ impl Gen<'_, '_> {
         self.label
     }
 
-    /// A byte to decide by goes to r0: one at the index, or of a constant place.
+    /// Loads a number to branch on into r0, at the index or at a constant offset.
     fn byte(&mut self, at_index: bool) {
         if at_index && self.c.one_in(2) {
             self.line("r4 = r6");
@@ -56,14 +56,14 @@ impl Gen<'_, '_> {
         format!("if {width}0 {cond} {}", self.c.pick(&[0, 1, 7, 32, 64, 127, 200]))
     }
 
-    /// A slot below -8, as a part of the score's or as one of its own.
+    /// Returns a store to a slot or a part of one, and its depth.
     fn slot(&mut self) -> (String, u32) {
         let size = self.c.pick(&[1u32, 1, 2, 4, 8]);
         let depth = self.c.pick(&[8u32, 8, 7, 6, 4, 2, 1]).max(size).next_multiple_of(size);
         (format!("*(u{} *)(r10 - {depth})", 8 * size), depth)
     }
 
-    /// A branch, and what one side of it does.
+    /// A branch with an effect on one side.
     fn diamond(&mut self, at_index: bool, in_sub: bool) {
         self.byte(at_index);
         let (l, cond) = (self.label(), self.condition());
@@ -146,7 +146,7 @@ impl Gen<'_, '_> {
     /// A use of one of the values.
     fn access(&mut self) {
         let l = self.label();
-        // The number that is used, in r4.
+        // Copies the used number to r4.
         let (what, bound) = match self.c.below(8) {
             0 | 1 => ("r4 = r3", self.most),
             2 => ("r4 = r9", 1 << 30),
@@ -171,7 +171,7 @@ impl Gen<'_, '_> {
             ),
             5 if self.copied => ("r4 = r5", 1 << 30),
             5 | 6 if self.pointer => {
-                // The pointer itself, against the end.
+                // Compares the pointer itself with the end.
                 self.line("r4 = r6");
                 self.line("r4 += r8");
                 self.line("r1 = r5");
@@ -275,7 +275,7 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
     let place = g.c.below(8);
     let width = g.c.pick(&[1u32, 1, 2, 4, 8]);
     let tested = !g.c.one_in(16);
-    // In a function or a callback: their numbers.
+    // The numbers of a function or a callback.
     let sub = place == 0;
     let callback = place == 1;
     let inner = place == 2 || place == 3;
@@ -308,7 +308,7 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
         g.line("r5 = r7");
     }
     if sub || callback {
-        // r1 to r5 are lost.
+        // The call clobbers r1 to r5.
         let mix = 1 + g.c.below(4);
         g.diamonds(mix, tested, false);
         if sub {
@@ -343,7 +343,7 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
         g.diamonds(2, tested, false);
         g.access();
     }
-    // On to the next round.
+    // The step to the next round.
     let step = match g.c.below(12) {
         0 => "r7 += r3",
         1 => "r3 &= 3\nr3 += 1\nr7 += r3",

@@ -1,9 +1,9 @@
 //! Programs that keep indices in an array on the stack: loops and single stores write it, by an index, through a
-//! pointer that a function got, across elements or beside them; what is loaded from it is where the next access goes.
+//! pointer passed to a function, across elements or beside them; a loaded element is the index of the next access.
 //!
-//! Masks are mostly as wide as the array is long, at times wider; now and then an element is skipped, or one path
-//! writes what the other does not. Other writers of an array occur, too: atomics, a function of the host, a callback, a
-//! loop in another function, stores of other sizes, pointers that are kept in it for a while.
+//! Most masks match the length of the array, some are wider; now and then an element is skipped, or only one of two
+//! paths writes it. Other writers of an array occur, too: atomics, a function of the host, a callback, a loop in
+//! another function, stores of other sizes, pointers that are kept in it for a while.
 
 use std::fmt::Write;
 
@@ -18,7 +18,7 @@ struct Gen<'c, 'b> {
     size: u32,
     stride: u32,
     below: u32,
-    /// Functions that are called.
+    /// Which functions are called.
     writes: bool,
     loops: bool,
     callback: bool,
@@ -43,7 +43,7 @@ impl Gen<'_, '_> {
         }
     }
 
-    /// Some number in r3.
+    /// Loads a number into r3.
     fn number(&mut self, wide: u32) {
         match self.c.below(6) {
             0 => self.line("r3 = r6"),
@@ -64,7 +64,7 @@ impl Gen<'_, '_> {
         }
     }
 
-    /// The address of some element in r5.
+    /// Computes the address of an element in r5.
     fn element(&mut self) {
         self.number(40);
         let by = self.stride.trailing_zeros();
@@ -103,7 +103,7 @@ impl Gen<'_, '_> {
                 let ty = self.ty(self.size);
                 self.line(&format!("r7 = *({ty} *)(r5 + 0)"));
             }
-            // Where it is an index, into the array itself.
+            // Uses the loaded number as an index into the array itself.
             7 | 8 => {
                 let less = self.c.pick(&[8, 8, 8, 8, 7, 16]);
                 self.line("r5 = r10");
@@ -163,7 +163,7 @@ impl Gen<'_, '_> {
         self.line(&s);
     }
 
-    /// A function of the host writes: one element, a part of it, more than that, a number of bytes.
+    /// A function of the host writes one element, a part of it, more than one, or a number of bytes.
     fn written(&mut self) {
         self.some_element();
         match self.c.below(4) {
@@ -229,7 +229,7 @@ impl Gen<'_, '_> {
     fn rounds(&mut self) {
         let (label, rounds) = (self.label(), self.c.pick(&[8, 8, 8, 6, 20]));
         self.line("r6 = 0");
-        // Entered in its middle, at times.
+        // One loop in 24 is entered in its middle.
         let middle = self.c.one_in(24).then(|| self.label());
         if let Some(middle) = &middle {
             self.line("r3 = *(u8 *)(r9 + 1)");
@@ -290,7 +290,7 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
     }
     let by = stride.trailing_zeros();
     if g.loops {
-        // Into the array of the caller: what is loaded is where the next store goes.
+        // The function stores into its caller's array; a loaded element is the index of the next store.
         let (masked, rounds) = (!g.c.one_in(3), g.c.pick(&[8, 8, 8, 6, 9]));
         let stored = g.c.pick(&["r4", "r4", "r0", "r2"]);
         g.line("loops: r4 = 0\nr0 = 0\nl1: r3 = r4");

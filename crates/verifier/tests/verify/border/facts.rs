@@ -1,4 +1,4 @@
-//! Compares the facts about numbers, addresses and loops with what a run does.
+//! Compares the facts about numbers, addresses and loops with a run.
 //!
 //! Each frame of the run is followed by itself (its r10 names it, its last instruction ends it), so that what an
 //! instruction wrote is seen when the next one of the same frame begins, and rounds are counted from where a loop was
@@ -23,7 +23,7 @@ pub(crate) struct FactWatch<'f> {
     loops: &'f Loops,
     frames: Vec<Frame>,
     buffer: u64,
-    /// Facts that were compared, and that said something.
+    /// Number of comparisons with facts that are not trivial.
     pub(crate) compared: u64,
 }
 
@@ -143,7 +143,7 @@ impl<'f> FactWatch<'f> {
         let from = match fact.region {
             AccessRegion::Frame => regs[10],
             AccessRegion::Packet(0) => self.buffer,
-            // Where a caller's frame is: beyond this one's.
+            // A caller's frame lies above this frame.
             AccessRegion::CallerFrame if self.frames.iter().any(|f| address < f.r10 && f.r10 != regs[10]) => {
                 return None;
             }

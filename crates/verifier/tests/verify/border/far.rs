@@ -51,7 +51,7 @@ fn statement(c: &mut Choices<'_>, end: u64, out: &mut String) -> std::fmt::Resul
 
 fn text(c: &mut Choices<'_>) -> Result<String, std::fmt::Error> {
     let end = c.pick(&ENDS);
-    // A loop: elsewhere nothing is related.
+    // A loop, since relations between numbers are tracked only in programs with loops.
     let mut out = String::from("r3 = 0\na: w3 += 1\nif w3 != 5 goto a\n");
     for (i, r) in [6, 7, 8].into_iter().enumerate() {
         let by = c.pick(&[0, 0, 1, 2]);
@@ -63,7 +63,7 @@ fn text(c: &mut Choices<'_>) -> Result<String, std::fmt::Error> {
         writeln!(out, "*(u64 *)(r1 + {}) = r{r}\nr{r} = *(u64 *)(r1 + {})", 8 * i, 8 * i)?;
     }
     out.push_str("r0 = r6\nr4 = r7\nr5 = r8\nr9 = r7\n");
-    // Bounds first, as without them sums may wrap.
+    // Bounds come first, since sums of unbounded numbers may wrap.
     for r in [6, 7, 8] {
         if !c.one_in(3) {
             writeln!(out, "r3 = {:#x} ll\nif r{r} > r3 goto out", near(c, end))?;

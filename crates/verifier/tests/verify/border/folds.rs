@@ -1,5 +1,6 @@
-//! Programs that fold a sum as a checksum is: what is beyond some bits is added to these, until nothing is. And tests
-//! of one bit that was carried out of a sum, after which the sum is an index: right, but for the mistakes made here.
+//! Programs that fold a sum as a checksum does: the bits above a width are added to the bits below it until none is
+//! left. Others test the carry bit of a sum and then use the sum as an index. They are safe except for the mistakes
+//! made here.
 
 use std::fmt::Write;
 
@@ -24,7 +25,7 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
     if c.one_in(2) {
         line(format!("{w}0 += {}", c.below(4)));
     }
-    // The carry, at times of another number of bits.
+    // Computes the carry; one in eight has a width that is off by one.
     let carried = |line: &mut dyn FnMut(String), c: &mut Choices<'_>, to: u32, ahead: u32| {
         line(format!("{w}{to} = {w}0"));
         if ahead > 0 {
@@ -46,12 +47,12 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
         line(format!("if {w}3 != 0 goto a"));
         line("folded:".into());
     }
-    // A bit of what is left, with something added, as if it were carried; what was added is off the sum.
+    // Computes the carry of the folded sum plus `ahead`; the access does not include `ahead`.
     let ahead = c.below(3) * c.below(one / 2);
     carried(&mut line, c, 4, ahead);
     let (set, limit) = (c.one_in(2), one - u32::from(c.one_in(2)) * (ahead + 1).min(one));
     line(format!("if {w}4 {} 0 goto out", if set { "==" } else { "!=" }));
-    // At least `one - ahead` if it is set, and below that if not.
+    // The sum is at least `one - ahead` if the carry is set, and less if not.
     line(format!("if r0 > {} goto out", limit + c.below(8)));
     line("r5 = r6".into());
     line("r5 += r0".into());

@@ -1,16 +1,16 @@
-//! Tables of variable sizes in all the ways in which programs come by a row, with a line that was changed: what
-//! [`super::products`] has no place for.
+//! Tables of variable sizes, with each way to compute a row's address that [`super::products`] lacks, and one changed
+//! line.
 //!
-//! Rows begin at an index times their length, at a distance from that (`(i - 3) * n` of an index that begins at 3,
-//! `(i + 1) * n - n`), behind the end of the table, at a pointer or number that moves, or, wrongly, at what the round
-//! before multiplied. They are gone over in a loop that counts up or down, or from a callback's index; what stays may
-//! be spilled, and compared again. Most programs have a line changed, moved, doubled or left out; so what is right and
-//! what is wrong lies close together.
+//! Rows begin at an index times their length, at a distance from that (`(i - 3) * n` of an index that begins at 3, `(i
+//! + 1) * n - n`), behind the end of the table, at a pointer or number that moves, or, wrongly, at the previous round's
+//! product. A loop that counts up or down, or a callback, iterates over the rows; invariant values may be spilled and
+//! compared again. Most programs have a line changed, moved, doubled or left out, so safe and unsafe programs differ
+//! little.
 
 use bpf_isa::{Program, assemble};
 use bpf_testkit::generate::Choices;
 
-/// Where a row begins.
+/// How the address of a row is computed.
 #[derive(Clone, Copy, PartialEq)]
 enum Row {
     /// A pointer that moves.
@@ -25,7 +25,7 @@ enum Row {
     More(u32),
     /// `end - (i + 1) * n`
     Behind,
-    /// The product of the round before.
+    /// The product of the previous round.
     Stale,
 }
 
@@ -80,7 +80,7 @@ fn sizes(c: &mut Choices<'_>, out: &mut Lines, shift: u32) {
         2 => out.add(&format!("w8 &= {mask}")),
         _ => out.add(&format!("r8 &= 255\nif r8 > {} goto out", mask + 1)),
     }
-    // The whole, or one row more than there is.
+    // The product of the sizes, or, as a mistake, of one row more.
     let apart = if c.one_in(3) { 1 } else { 0 };
     out.add(&format!("r3 = r7\nr3 += {apart}"));
     out.add(c.pick(&["r3 *= r8", "w3 *= w8"]));
@@ -88,7 +88,7 @@ fn sizes(c: &mut Choices<'_>, out: &mut Lines, shift: u32) {
     out.add("if r7 == 0 goto out\nif r8 == 0 goto out");
 }
 
-/// The row of the index in r5 in r4, from r9, which was prepared for that.
+/// Computes the address of row r5 in r4, from the state in r9.
 fn begin(out: &mut Lines, row: Row, shift: u32) {
     let times = |out: &mut Lines, index: &str| {
         out.add(&format!("r4 = r5\n{index}\nr4 *= r8\nr4 <<= {shift}"));
@@ -112,7 +112,7 @@ fn begin(out: &mut Lines, row: Row, shift: u32) {
             times(out, "r4 += 1");
             out.add("r3 = r9\nr3 -= r4\nr4 = r3");
         }
-        // Beside a row that has moved meanwhile.
+        // The stale product is used beside a row pointer (r2) that has advanced.
         Row::Stale => {
             out.add("r4 = r6\nr4 += r9\nr4 -= 1\nr0 = *(u8 *)(r2 + 0)\nr2 += r8");
             out.add(&format!("r9 = r5\nr9 *= r8\nr9 <<= {shift}\nr9 += 1"));
@@ -120,7 +120,7 @@ fn begin(out: &mut Lines, row: Row, shift: u32) {
     }
 }
 
-/// Along the row in r4, or only its first element.
+/// Accesses the elements of the row at r4, or only the first.
 fn along(c: &mut Choices<'_>, out: &mut Lines, shift: u32) {
     let size = ["u8", "u16", "u32", "u64"][shift as usize];
     let access = match c.below(3) {
@@ -203,7 +203,7 @@ fn lines(c: &mut Choices<'_>) -> Lines {
     }
     begin(&mut out, row, shift);
     if c.one_in(3) {
-        // A comparison that bounds one of them again.
+        // A second comparison of one of the registers.
         let r = c.pick(&["r5", "r8", "r4"]);
         out.add(&format!("r0 = *(u64 *)(r6 + 8)\nif {} > r0 goto out", if r == "r4" { "r5" } else { r }));
     }
@@ -222,7 +222,7 @@ fn lines(c: &mut Choices<'_>) -> Lines {
     out
 }
 
-/// Changes a line, leaves one out, or has one path go round it.
+/// Changes a line, removes it, or lets one path skip it.
 fn change(c: &mut Choices<'_>, lines: &mut Vec<String>) {
     let at = c.below(lines.len() as u32) as usize;
     let reg = |c: &mut Choices<'_>| format!("r{}", c.below(10));
@@ -293,7 +293,7 @@ fn change(c: &mut Choices<'_>, lines: &mut Vec<String>) {
     }
 }
 
-/// Makes a program; none if the changed line is not one.
+/// Makes a program, or none if the changed line does not assemble.
 pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
     let mut lines = lines(c).0;
     for _ in 0..c.pick(&[0, 1, 1, 1, 2]) {
@@ -302,9 +302,9 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
     Program::new(assemble(&lines.join("\n")).ok()?).ok()
 }
 
-/// Makes a program whose rows are moved on by their length on one way round, and on another by what may be that: twice,
-/// not at all, back and forth, by as much as something else. Its sizes are written beforehand, mostly so large that a
-/// row further than the last one lies behind the buffer.
+/// Makes a program in which the row pointer advances by the row length on one path, and on another by something
+/// similar: twice the length, nothing, forth and back, or another number. The program writes its sizes first, mostly so
+/// large that one row too many lies behind the buffer.
 pub(crate) fn generate_moves(c: &mut Choices<'_>) -> Option<Program> {
     // r6: the buffer, r7: rows, r8: their length, r5: the round, r9: the row.
     let mut out = Lines(Vec::new());

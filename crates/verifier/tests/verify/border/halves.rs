@@ -1,8 +1,8 @@
-//! Programs that search by a base that moves on and a number of elements left, of which each round keeps a part: the
-//! two together never reach further than the buffer, unless one of the mistakes made here lets them.
+//! Programs that search with a base that advances and a number of elements left, of which each round keeps a part: base
+//! and rest together stay in the buffer, except for the mistakes made here.
 //!
-//! Elements have one to eight bytes; the base is a pointer or an index; what is kept is a half, a third or what a byte
-//! of the buffer says; and the base moves by what is given up, by one more, or by one less.
+//! Elements have one to eight bytes; the base is a pointer or an index; a round keeps a half, a third or as many as a
+//! byte of the buffer says; and the base advances by the number of dropped elements, by one more, or by one less.
 
 use std::fmt::Write;
 
@@ -48,7 +48,7 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
         line("r4 += r6".into());
     }
     line(format!("r4 = *({size} *)(r4 - {before})"));
-    // Which part is left.
+    // Chooses the part that is kept.
     let key = c.pick(&[0, 50, 128, 200]);
     line(format!("if r4 > {key} goto b"));
     let (ahead, less) = (u32::from(!c.one_in(4)), u32::from(!c.one_in(4)));
@@ -71,7 +71,7 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
     });
     line(format!("if r2 > {least} goto a"));
     line("end:".into());
-    // Where the search has ended, what it found.
+    // Reads the element at which the search ended.
     if c.one_in(2) {
         if !c.one_in(4) {
             line("if r2 == 0 goto out".into());

@@ -14,7 +14,7 @@ struct Gen<'c, 'b> {
     c: &'c mut Choices<'b>,
     text: String,
     labels: u32,
-    /// Bytes of an element, and whether what is kept is below the buffer's length.
+    /// Bytes of an element, and whether kept numbers are below the buffer's length (or else at most their index).
     size: u32,
     lengths: bool,
     /// How many there are: few enough to walk each round, or not.
@@ -35,7 +35,7 @@ impl Gen<'_, '_> {
         if self.size == 1 { "u8" } else { "u32" }
     }
 
-    /// The address of the element that this register is the index of, in r5; r3 is used for it.
+    /// Computes the address of the element with this index in r5; clobbers r3.
     fn address(&mut self, index: &str) {
         let shift = self.size.trailing_zeros();
         self.line(&format!("r3 = {index}"));
@@ -50,7 +50,7 @@ impl Gen<'_, '_> {
         self.line(&format!("{r} = *(u8 *)(r9 + {at})"));
     }
 
-    /// A number in r7, and that it is as low as it must be, mostly.
+    /// Loads a number into r7, mostly with the test that bounds it.
     fn number(&mut self) {
         if self.lengths {
             let less = self.c.pick(&[0, 1, 1, 4]);
@@ -81,7 +81,7 @@ impl Gen<'_, '_> {
         }
     }
 
-    /// Another element in r7: the one that it leads to, or the last.
+    /// Loads another element into r7: the one that r7 refers to, or the last.
     fn loaded(&mut self) {
         let label = self.label();
         let (ty, last) = (self.ty(), self.elements - 1);
@@ -102,7 +102,7 @@ impl Gen<'_, '_> {
         self.line(&format!("r7 = *({ty} *)(r5 + 0)\n{label}:"));
     }
 
-    /// Back over the links until a byte says that it is enough.
+    /// Follows the links back until a byte of the buffer ends the loop.
     fn back(&mut self) {
         let (head, out, ty, last) = (self.label(), self.label(), self.ty(), self.elements - 1);
         self.line(&format!("{head}: if r7 == 0 goto {out}\nif r7 > {last} goto {out}"));

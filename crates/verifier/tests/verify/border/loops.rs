@@ -2,9 +2,10 @@
 //!
 //! A program is a nest, or a row, of loops over a buffer, the stack and numbers: counted up and down, by steps of one
 //! and others, in registers and slots, 32 and 64 bits wide, tested at the top and at the bottom, by every comparison,
-//! against constants, the length, loaded numbers and the end; with several things that move, some differently from path
-//! to path; with `continue` and `break`, shrinking values, and uses of what moved as an offset, in the loop and after
-//! it. Bounds are small, so that most of what ends, ends soon; a run that repeats itself was wrongly proven to end.
+//! against constants, the length, loaded numbers and the end; with several variables that move, some differently from
+//! path to path; with `continue` and `break`, shrinking values, and uses of a moved variable as an offset, in the loop
+//! and after it. Bounds are small, so that most runs that end, end soon; a run that repeats itself was wrongly proven
+//! to end.
 
 use std::fmt::Write;
 
@@ -19,7 +20,7 @@ struct Gen<'c, 'b> {
     c: &'c mut Choices<'b>,
     text: String,
     labels: u32,
-    /// Loops around.
+    /// Number of enclosing loops.
     depth: u32,
     /// Counters in use, with the bits of their width.
     used: Vec<&'static str>,
@@ -52,7 +53,7 @@ impl Gen<'_, '_> {
         if wide { r.to_owned() } else { r.replace('r', "w") }
     }
 
-    /// An access near the buffer or the stack array, at something that moved.
+    /// An access near the buffer or the stack array, at a variable that moved.
     fn access(&mut self) {
         match self.c.below(6) {
             0 | 1 => {
@@ -135,7 +136,7 @@ impl Gen<'_, '_> {
         self.line(&format!("r0 &= {mask}"));
     }
 
-    /// Something other than the counter changes.
+    /// Changes a variable other than the counter.
     fn change(&mut self) {
         let r = self.var();
         let wide = self.c.one_in(2);
@@ -146,7 +147,7 @@ impl Gen<'_, '_> {
                 self.line(&format!("{d} += {step}"));
             }
             2 => {
-                // Differently from path to path.
+                // A step that one path skips.
                 let (skip, step) = (self.label(), self.c.pick(&[1, 2, 5, -1]));
                 self.load_number();
                 self.line(&format!("if r0 > 4 goto {skip}"));
@@ -240,7 +241,7 @@ impl Gen<'_, '_> {
                 self.used.push(v);
             }
         }
-        // Another that moves with it.
+        // A second variable that moves with the counter.
         let with = if self.c.one_in(2) && !pointer { self.var() } else { "r1" };
         let with_step = self.c.pick(&[1, 1, 2, 4]);
         if with != "r1" {
@@ -348,7 +349,7 @@ impl Gen<'_, '_> {
         }
         self.line(&format!("{out}:"));
         self.used.retain(|u| *u != v && *u != with);
-        // Used once more where the loop was left.
+        // An access after the loop.
         if self.c.one_in(2) {
             self.access();
         }

@@ -39,7 +39,7 @@ use bpf_verifier::{
     VerifyError,
 };
 
-/// Numbers live here; r1 is an address for one statement at a time.
+/// Registers that hold numbers; r1 is an address within one statement.
 const NUMBERS: [Reg; 5] = [Reg::R0, Reg::R2, Reg::R3, Reg::R6, Reg::R7];
 const LEN: Reg = Reg::R8;
 const BUFFER: Reg = Reg::R9;
@@ -55,7 +55,7 @@ const IMMS: [i32; 20] = [0, 1, 2, 3, 5, 7, 8, 15, 16, 24, 31, 32, 63, 64, 255, -
 
 struct Gen<'c, 'b> {
     c: &'c mut Choices<'b>,
-    /// Whether bpf_loop is there.
+    /// Whether programs may call bpf_loop.
     looping: bool,
     out: Vec<Insn>,
     /// Calls of the subprogram, to patch.
@@ -140,7 +140,7 @@ impl Gen<'_, '_> {
         self.out.push(insn);
     }
 
-    /// A comparison that skips what `body` makes.
+    /// A comparison that skips the instructions of `body`.
     fn branch(&mut self, body: impl FnOnce(&mut Self)) {
         let (width, cond, dst) = (self.c.pick(&WIDTHS), self.c.pick(&Cond::ALL), self.number());
         let src = if self.c.one_in(6) { Src::Reg(LEN) } else { self.src() };
@@ -155,7 +155,7 @@ impl Gen<'_, '_> {
         self.out[at] = jump(off);
     }
 
-    /// An access to the buffer or the stack at a number, made safe in one of many ways, some of which do not.
+    /// An access to the buffer or the stack at a number, bounded in one of many ways, not all of which suffice.
     fn access(&mut self) {
         let (r, size) = (self.number(), self.c.pick(&SIZES));
         let dst = self.number();
@@ -207,14 +207,14 @@ impl Gen<'_, '_> {
                 self.skip(|off| Insn::JumpIf { width, cond, dst: r, src: Src::Imm(limit), off }, emit);
             }
             4 => {
-                // Signed, from both sides.
+                // Signed bounds, from both sides.
                 self.skip(
                     |off| Insn::JumpIf { width, cond: Cond::SGt, dst: r, src: Src::Imm(limit), off },
                     |g| g.skip(|off| Insn::JumpIf { width, cond: Cond::SLt, dst: r, src: Src::Imm(0), off }, emit),
                 );
             }
             5 => {
-                // Against the length itself, with room for the access.
+                // A comparison with the length itself, less the access's size.
                 let room = Insn::Alu {
                     width,
                     op: AluOp::Add,
@@ -234,7 +234,7 @@ impl Gen<'_, '_> {
         }
     }
 
-    /// An access beyond the least length, behind a comparison of the length or, rarely, in front of nothing.
+    /// An access beyond the least length, behind a comparison of the length or, rarely, without one.
     fn beyond(&mut self) {
         let (dst, size, width) = (self.number(), self.c.pick(&SIZES), self.c.pick(&WIDTHS));
         let len = MIN_LEN as i32 + 1 + self.c.below(40) as i32;
@@ -347,7 +347,7 @@ impl Gen<'_, '_> {
             |g| g.out.push(Insn::Load { size, sign: false, dst, base: used, off }),
         );
         if self.c.one_in(3) {
-            // Again, what may be decided.
+            // A second comparison, which the first one may decide.
             let cond = self.c.pick(&[Cond::Gt, Cond::Ge, Cond::Lt, Cond::Le, Cond::Eq, Cond::Ne]);
             self.skip(
                 |off| Insn::JumpIf { width: Width::W64, cond, dst: first, src: Src::Reg(second), off },
@@ -356,7 +356,7 @@ impl Gen<'_, '_> {
         }
     }
 
-    /// A pointer against the buffer's end, more than once: later tests may be decided by earlier ones.
+    /// Compares a pointer with the buffer's end more than once: earlier tests may decide later ones.
     fn end_tests(&mut self) {
         let (r, dst) = (self.number(), self.number());
         let (p, end) = (Reg::R1, Reg::R4);
@@ -520,7 +520,7 @@ pub(crate) struct Oracle {
     pub(crate) privileged: bool,
     /// Verify by this way of the portfolio alone.
     pub(crate) way: Option<String>,
-    /// Fill buffers with what the program compares bytes with, too.
+    /// Fill buffers with the constants that the program compares bytes with, too.
     words: bool,
     /// The limit on steps. Most of the time goes into programs that are refused after many.
     pub(crate) steps: u64,
@@ -528,21 +528,22 @@ pub(crate) struct Oracle {
     pub(crate) budget: u64,
     /// Facts that were compared with a run.
     pub(crate) compared: u64,
-    /// Accepted programs of which some path gave up a number.
+    /// Number of accepted programs in which a number was merged.
     pub(crate) merged: u64,
 }
 
-/// Buffers of one byte that each program is run on besides, and whether the longest or the shortest: what a number of
-/// 64 bits wraps round at is hardly ever random.
+/// Further buffers for each program, filled with one byte, of the greatest length (true) or the least: random bytes
+/// hardly ever make a number of 64 bits that wraps round.
 const EXTREMES: [(u8, bool); 3] = [(0xff, true), (0xff, false), (0, true)];
 
-/// A function of the host that writes so many bytes.
+/// A function of the host that writes as many bytes as its second argument says.
 const WRITES: u32 = 182;
 
-/// A function of the host that reads as many bytes behind its second argument as the verifier has told it.
+/// A function of the host that reads behind its second argument as many bytes as the verifier has recorded for the
+/// call.
 const PROBES: u32 = 183;
 
-/// bpf_loop, [`WRITES`] and [`PROBES`], for the interpreter; and the watcher.
+/// The interpreter's host: calls bpf_loop, [`WRITES`] and [`PROBES`], and compares each step with the abstract states.
 struct Watch<'v> {
     verified: &'v Verified,
     steps: u64,
@@ -587,7 +588,7 @@ impl Host for Watch<'_> {
         if id == PROBES {
             let (at, formats) = (caller.at(), &self.verified.facts().formats);
             let call = formats.iter().find(|call| call.insn == at);
-            // Of a region, the function finds out itself.
+            // Facts that name a region give no number of bytes.
             let told = call.filter(|call| call.regions[1].is_none()).and_then(|call| call.known[1]);
             let bytes = told.filter(|_| args[1] != 0).map_or(0, |told| told.min(512) as usize);
             return caller.read(self, args[1], &mut [0; 512][..bytes]).map(|()| 0);
@@ -649,7 +650,8 @@ impl Oracle {
         }
     }
 
-    /// For everyday programs: of buffers that may be empty, and of what the program compares bytes with.
+    /// An oracle for everyday programs: buffers may be empty, and hold the constants that the program compares bytes
+    /// with.
     pub(crate) fn of_texts(hybrid: bool) -> Oracle {
         Oracle { words: true, steps: 2_000, ..Oracle::with_least(hybrid, 0) }
     }
@@ -658,10 +660,10 @@ impl Oracle {
     pub(crate) fn check(&mut self, program: &Program, runs: u32, c: &mut Choices<'_>) -> Outcome {
         let mut env = Env::new(&self.context, &self.helpers);
         env.record_states = true;
-        // Without, paths are dropped that differ in numbers.
+        // Without facts about values, more paths are pruned.
         env.values = c.one_in(2);
         (env.hybrid, env.privileged) = (self.hybrid, self.privileged);
-        // All of these are shorter than what gives up numbers otherwise.
+        // These programs are too short for merging by default, so half of them begin it at once.
         if program.insns().len().is_multiple_of(2) {
             env.merge_after = 0;
         }
@@ -703,7 +705,7 @@ impl Oracle {
                     buffer.push(byte);
                     continue;
                 }
-                // Whole values from the edges as well as noise.
+                // Whole values near the ends of their ranges, and small random numbers.
                 let v = if c.one_in(2) { c.value() } else { c.below(64).into() };
                 buffer.extend(v.to_le_bytes().iter().take(len as usize - buffer.len()));
             }
@@ -729,7 +731,7 @@ impl Oracle {
                 let facts = verified.facts();
                 let checked = match stop.kind {
                     StopKind::BadAccess { .. } => facts.check(stop.at).is_some(),
-                    // A run that takes long may still end.
+                    // A run over its budget is a violation only if it repeats itself.
                     StopKind::Budget => facts.needs_budget || watch.cycle.same < 3,
                     _ => false,
                 };
@@ -743,7 +745,7 @@ impl Oracle {
     }
 }
 
-/// The bytes that a program compares with: what its text is likely to be made of.
+/// Returns the bytes that a program compares with, from which its input is likely to be made.
 fn words(program: &Program) -> Vec<u8> {
     let byte = |insn: &Insn| match *insn {
         Insn::JumpIf { src: Src::Imm(i), .. } => u8::try_from(i).ok(),

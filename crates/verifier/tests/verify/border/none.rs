@@ -1,9 +1,9 @@
 //! Programs that go over a buffer and keep an index, or a pointer, that is none until something is found: `-1` in 64 or
-//! 32 bits, or null. Each use of it is behind a test for that, unless one of the mistakes made here lets none, or an
-//! index beyond the end, be used; or makes the loop go back for ever.
+//! 32 bits, or null. A test for none guards each use, except for the mistakes made here, which let none, or an index
+//! beyond the end, be used, or make the loop go back without end.
 //!
-//! A round sets one of two such places to where it is, the first time or each time; takes it back to none; uses it;
-//! copies one to the other; or goes back to one of them, as a matcher does that tries again behind a mark. Mistakes are
+//! A round sets one of two such places to its index, the first time or each time; resets it to none; uses it; copies
+//! one to the other; or continues from one of them, as a matcher does that tries again behind a mark. Mistakes are
 //! tests that are missing or for another number, places that are set beside the index, and marks that do not move.
 
 use bpf_isa::{Program, assemble};
@@ -11,22 +11,23 @@ use bpf_testkit::generate::Choices;
 
 use super::Oracle;
 
-/// The oracle: a refused program takes all the steps that it may, and few accepted ones take more than these.
+/// Returns the oracle. Its limit on steps is low: refused programs use all their steps, and few accepted ones need
+/// more.
 pub(crate) fn oracle() -> Oracle {
     Oracle { steps: 3_000, ..Oracle::new(false) }
 }
 
 /// How a program holds its places.
 struct Kept {
-    /// They are pointers, and none is null.
+    /// Whether the places are pointers, for which none is null.
     pointers: bool,
-    /// They are numbers of 32 bits.
+    /// Whether the places are numbers of 32 bits.
     short: bool,
-    /// They are in slots of the stack between rounds.
+    /// Whether the places are spilled between rounds.
     spilled: bool,
-    /// None is told by its sign, or as one number.
+    /// Whether programs test for none by its sign, or by equality.
     by_sign: bool,
-    /// One in so many tests and places is a mistake.
+    /// One in this many tests and places is a mistake.
     mistakes: u32,
     labels: u32,
     text: Vec<String>,
@@ -130,7 +131,7 @@ impl Kept {
                 self.line(format!("{} = {}", self.reg(to), self.reg(from)));
             }
             6 => {
-                // Behind it, up to where the round is.
+                // A loop from behind the place up to the round's index.
                 self.test(c, place, &skip);
                 let again = self.label();
                 self.line(format!("{} = {}", self.reg(5), self.reg(place)));
@@ -140,7 +141,7 @@ impl Kept {
                 self.line(format!("if {} {} {} goto l{again}", self.reg(5), self.less(c), self.reg(INDEX)));
             }
             7 => {
-                // Back to behind a mark, which moves on, if there is one.
+                // Continues behind a mark, if there is one, and advances the mark.
                 self.test(c, place, &skip);
                 if !self.wrong(c) && !c.one_in(3) {
                     self.line(format!("{} += 1", self.reg(place)));
@@ -152,7 +153,7 @@ impl Kept {
                 self.line("goto n");
             }
             8 => {
-                // From the beginning, once.
+                // Restarts from the beginning, once.
                 let set = format!("t{}", self.label());
                 self.test(c, place, &set);
                 self.line(format!("goto {skip}"));
@@ -167,8 +168,8 @@ impl Kept {
         self.line(format!("{skip}:"));
     }
 
-    /// Sets the place to what the buffer says, in rounds that no guess is made from: they begin where a number wraps
-    /// round, as it does whenever they are reached.
+    /// Sets the place to a loaded number, in rounds from which no candidate is made: the rounds begin where a number
+    /// wraps round, which it does whenever they are reached.
     fn unseen(&mut self, c: &mut Choices<'_>, place: u32, skip: &str) {
         let at = c.below(24);
         self.line(format!("r4 = {}", if c.one_in(4) { -2 } else { -1 }));

@@ -2,7 +2,8 @@
 //! length, and the first is an offset.
 //!
 //! The numbers lie in slots, most of which nothing reads after their comparison; one comparison or another is missing,
-//! the wrong way round or skipped on a path that joins later. So what a finished path rests on is what no register has.
+//! the wrong way round or skipped on a path that joins later. The proof of a finished path therefore depends on numbers
+//! that no register holds.
 
 use std::fmt::Write;
 
@@ -61,14 +62,14 @@ impl Gen<'_, '_> {
 /// Makes a program.
 pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
     let mut g = Gen { c, text: String::new(), labels: 0 };
-    // A loop, so that orders are kept.
+    // A loop, since orders are tracked only in programs with loops.
     for line in ["r9 = r1", "r8 = r2", "r2 = 0", "first: r2 += 1", "if r2 < 3 goto first"] {
         g.line(line);
     }
     for number in 0..NUMBERS {
         let at = g.c.below(32);
         g.line(&format!("r0 = *(u8 *)(r9 + {at})"));
-        // A copy gives it a name.
+        // A copy gives the number a name.
         g.line("r1 = r0");
         g.line(&format!("*(u64 *)(r10 - {}) = r0", 8 * (number + 1)));
     }

@@ -1,9 +1,10 @@
-//! Programs that go over a buffer by two indices, which some rounds move toward each other: the lower one stays below
-//! the upper one, and that below the length, unless one of the mistakes made here lets an access leave the buffer.
+//! Programs that go over a buffer by two indices, which some rounds move toward each other: the lower index stays below
+//! the upper one, and the upper one below the length, except for the mistakes made here, which let an access leave the
+//! buffer.
 //!
-//! The lower index, the upper one or both move in a round, by what its bytes say; each way round has its own test, or
-//! all share one. Mistakes are tests that are missing or let one through too many, an upper index that begins too far
-//! up, moves the other way or further than the lower one allows, and accesses beside the indices.
+//! The lower index, the upper one or both move in a round, depending on the loaded bytes; each path through the round
+//! has its own test, or all share one. Mistakes are tests that are missing or let one through too many, an upper index
+//! that begins too far up, moves the other way or further than the lower one allows, and accesses beside the indices.
 
 use std::fmt::Write;
 
@@ -24,7 +25,7 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
         line(format!("if r8 < {} goto out", c.pick(&[1, 2, 3, 4])));
     }
     line(format!("r8 -= {from_end}"));
-    // The test that each way round ends with.
+    // The test at the end of each path through the round.
     let strict = !c.one_in(4);
     let at_most = |strict: bool| if strict { "<" } else { "<=" };
     if c.one_in(8) {
@@ -86,11 +87,11 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
 
 /// How a program of [`generate_varied`] holds its indices, and what it does with them.
 struct Varied {
-    /// They are pointers into the buffer, not distances from where it begins.
+    /// Whether the indices are pointers into the buffer.
     pointers: bool,
-    /// They are counted and compared in 32 bits.
+    /// Whether the indices are counted and compared in 32 bits.
     short: bool,
-    /// They are in slots of the stack between rounds: the lower one, the upper one.
+    /// Whether the lower and the upper index are spilled between rounds.
     spilled: [bool; 2],
     strict: bool,
 }
@@ -127,8 +128,8 @@ impl Varied {
     }
 }
 
-/// Makes a program of more kinds: indices that are pointers, of 32 bits or on the stack, that move by more than one or
-/// by what the buffer says, with a third one between or below them, and with loops inside that move one on.
+/// Makes a program of more kinds: indices are pointers, have 32 bits or lie on the stack, move by more than one or by a
+/// loaded number; a third index lies between or below them; inner loops advance one of them.
 pub(crate) fn generate_varied(c: &mut Choices<'_>) -> Option<Program> {
     let pointers = c.one_in(4);
     let short = !pointers && c.one_in(4);
@@ -167,7 +168,7 @@ pub(crate) fn generate_varied(c: &mut Choices<'_>) -> Option<Program> {
             text.push(format!("if r0 > {} goto w{}", c.pick(&[50, 120, 200]), way + 1));
         }
         if c.one_in(4) {
-            // A loop inside moves one of the two on.
+            // An inner loop moves one of the two.
             label += 1;
             let bounded = !c.one_in(6);
             let lower = c.one_in(2);
@@ -227,8 +228,8 @@ pub(crate) fn generate_varied(c: &mut Choices<'_>) -> Option<Program> {
     Program::new(insns).ok()
 }
 
-/// Makes a program whose index stays below an end and a constant in all rounds but those that begin where a number of
-/// the buffer wraps round: from these no guess is made, so only what checks one may see that they do otherwise.
+/// Makes a program whose index stays below an end and a constant except in rounds that begin where a loaded number
+/// wraps round. No candidate is made from such rounds, so only the checking walk can notice them.
 pub(crate) fn generate_unseen(c: &mut Choices<'_>) -> Option<Program> {
     // r6: the buffer, r7: the index, r8: its end, r9: what the end was, r3: the rounds.
     let most = c.pick(&[3, 5, 7]);
@@ -240,7 +241,7 @@ pub(crate) fn generate_unseen(c: &mut Choices<'_>) -> Option<Program> {
             text.push(format!("if r{r} > r2 goto out"));
         }
     };
-    // It does wrap round in some round.
+    // The program writes -1, so that the number does wrap round in some round.
     text.push(format!("*(u64 *)(r6 + {}) = -1", 16 + c.below(8)));
     load(&mut text, c, 8, true);
     let tested = !c.one_in(4);

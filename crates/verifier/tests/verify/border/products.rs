@@ -1,10 +1,10 @@
-//! Programs that go over the rows and columns of a table whose sizes are variables: it lies within the buffer, of which
-//! a product is compared with the length, or in an array that is as large as both sizes may be, unless one of the
-//! mistakes made here lets an access leave it.
+//! Programs that go over the rows and columns of a table whose sizes are variables. The table lies in the buffer, where
+//! the product of the sizes is compared with the length, or in an array that is large enough for all sizes, except for
+//! the mistakes made here.
 //!
 //! Elements have one to eight bytes. Rows are pointers that move by their length, or begin at the product of an index;
-//! the inner loop goes along a row or down a column. Mistakes are sizes that are not those of the test, rows that one
-//! path moves differently, tests that leave one element too many, and loops that begin without one.
+//! the inner loop goes along a row or down a column. Mistakes are other sizes than the tested ones, rows that one path
+//! moves differently, tests that leave one element too many, and loops that begin without one.
 
 use std::fmt::Write;
 
@@ -17,7 +17,7 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
     let mut line = |s: String| writeln!(text, "{s}").expect("a string");
     let shift = c.below(4);
     let size = ["u8", "u16", "u32", "u64"][shift as usize];
-    // One mistake at most programs' places, and in many programs none.
+    // Number of the mistake; a third of the programs has none.
     let wrong = if c.one_in(3) { 0 } else { 1 + c.below(12) };
     // r6: the buffer, r7: rows, r8: columns.
     line("r6 = r1".into());
@@ -73,7 +73,7 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
     }
     let index = c.one_in(3);
     let columns_first = !index && c.one_in(3);
-    // How far one row is from the next, in r1; of mistakes, by the number of rows.
+    // The row length in bytes, in r1; mistake 7 takes the number of rows instead.
     line(format!("r1 = {}", if wrong == 7 { "r7" } else { "r8" }));
     if shift > 0 {
         line(format!("r1 <<= {shift}"));

@@ -1,8 +1,8 @@
-//! Loops that divide a number in each round, and write something for each: digits, bits, gaps.
+//! Loops that divide a number in each round and write a byte in each: digits, bits, gaps.
 //!
-//! How many rounds there are says the number alone, if all of them divide it. Here some rounds do not, or another one
-//! does; they divide by several numbers, at several widths, with a copy that is tested, or through the stack; and what
-//! is written to is about as long as there are rounds.
+//! The number alone bounds the rounds if every round divides it. Here some rounds do not divide it, or divide another
+//! number; divisors and widths vary; a copy is tested, or the number passes through the stack; and the written array
+//! has about one byte a round.
 
 use std::fmt::Write;
 
@@ -29,7 +29,7 @@ const DIVISIONS: [(&str, u64); 16] = [
     ("r3 s>>= 4", 16),
 ];
 
-/// How often a number of so many bits can be divided.
+/// Returns how often a number of `bits` bits can be divided.
 fn digits(bits: u32, by: u64) -> u32 {
     match by {
         0 | 1 => 40,
@@ -37,11 +37,11 @@ fn digits(bits: u32, by: u64) -> u32 {
     }
 }
 
-/// Something that a round does besides: mostly on some paths only.
+/// Emits a further action of a round, mostly on some paths only.
 fn aside(c: &mut Choices<'_>, label: usize, spilled: bool, out: &mut String) -> std::fmt::Result {
     let end = format!("l{label}");
     match c.below(8) {
-        // A round that comes back without a division: where a sum wraps round, or a byte is small.
+        // A round that continues without a division where a sum wraps round, or where a byte is small.
         0 => {
             let (load, step) = c.pick(&[("*(u64 *)(r1 + 8)", "r7 += 1"), ("*(u32 *)(r1 + 8)", "w7 += 1")]);
             write!(out, "r7 = {load}\nr6 = r7\n{step}\nif r7 != 0 goto {end}\n")?;
@@ -80,7 +80,7 @@ fn text(c: &mut Choices<'_>) -> Result<String, std::fmt::Error> {
     out.push_str(if copied { "r9 = r3\nr4 = 0\nr0 = r3\n" } else { "r9 = r3\nr4 = 0\n" });
     out.push_str(if spilled { "*(u64 *)(r10 - 96) = r3\na:\n" } else { "a:\n" });
     let (divide, by) = c.pick(&DIVISIONS);
-    // As many bytes as there are rounds, or some more or less.
+    // About as many bytes as there are rounds.
     let room = (digits(bits, by) + c.below(4)).saturating_sub(1).clamp(1, 64);
     let store = format!("r5 = r10\nr5 += -{room}\nr5 += r4\n*(u8 *)(r5 + 0) = r3\n");
     let first = c.one_in(2);

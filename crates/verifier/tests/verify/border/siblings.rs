@@ -1,5 +1,5 @@
-//! One number that is masked or shifted before paths meet, and again on a path that knows more of it and ends by
-//! itself.
+//! Programs that mask or shift one number before paths meet, and again on a path that has a tighter bound of the number
+//! and ends by itself.
 //!
 //! A fact about the number that a comparison of the result implies holds on every path; a fact that one path has learnt
 //! about the number holds on that path only. Here a sibling learns a bound, makes the same or another result, and
@@ -12,7 +12,7 @@ use std::fmt::Write;
 use bpf_isa::{Program, assemble};
 use bpf_testkit::generate::Choices;
 
-/// Operations on a number: an instruction with the register to be named.
+/// Operations on a number: an instruction with `R` (or `w`) for the register.
 const MADE: [&str; 14] = [
     "R >>= 4", "R >>= 2", "R >>= 1", "R &= 7", "R &= 16", "R &= 144", "R &= 1", "R &= -16", "w >>= 4", "w &= 7",
     "R /= 16", "R %= 8", "R <<= 32", "R <<= 3",
@@ -25,7 +25,7 @@ fn made(c: &mut Choices<'_>, first: &str, r: u32) -> String {
 
 const LOOP: &str = "r3 = 0\nl: r3 += 1\nif r3 < 3 goto l\n";
 
-/// A path that knows more of the number, makes something of it, and ends.
+/// A path that learns a bound of the number, applies the operation again, and ends.
 fn sibling(c: &mut Choices<'_>, first: &str, label: usize, out: &mut String) -> std::fmt::Result {
     let bound = c.pick(&[0, 1, 7, 15, 16, 20, 24, 31]);
     match c.below(4) {
@@ -59,7 +59,7 @@ fn text(c: &mut Choices<'_>) -> Result<String, std::fmt::Error> {
     }
     let first = c.pick(&MADE);
     if c.one_in(3) {
-        // On another path that meets this one, the result is another number's.
+        // Another path, which joins here, applies the operation to another number.
         let ordered = if c.one_in(2) { "if r4 > r6 goto out\n" } else { "" };
         let other = made(c, first, 4).replace("r4 = r6", "r4 = r2");
         writeln!(out, "r2 = *({load} *)(r1 + {})\nif r9 > 128 goto p", c.below(8))?;
@@ -68,7 +68,7 @@ fn text(c: &mut Choices<'_>) -> Result<String, std::fmt::Error> {
         writeln!(out, "{}", made(c, first, 4))?;
     }
     if c.one_in(3) {
-        // Another result, or the first one's.
+        // The result is computed again.
         writeln!(out, "{}", made(c, first, 2))?;
     }
     let joins = c.below(3);
@@ -77,7 +77,7 @@ fn text(c: &mut Choices<'_>) -> Result<String, std::fmt::Error> {
     }
     let siblings = 1 + c.below(2) as usize;
     for i in 0..siblings {
-        // Which of the two is walked first.
+        // Chooses which of the two paths is walked first.
         if c.one_in(2) {
             writeln!(out, "if r8 > {} goto o{i}", 100 + 50 * i)?;
             sibling(c, first, i, &mut out)?;
@@ -98,7 +98,7 @@ fn text(c: &mut Choices<'_>) -> Result<String, std::fmt::Error> {
     let cond = c.pick(&["!=", "!=", "!=", "!=", ">", "s>"]);
     writeln!(out, "if r{result} {cond} {is} goto out")?;
     if c.one_in(4) {
-        // It comes back.
+        // The result is shifted back.
         writeln!(out, "r{result} {} {}", c.pick(&[">>=", "s>>=", "<<="]), c.pick(&[1, 3, 4, 32]))?;
     }
     let index = if c.one_in(6) { result } else { 6 };

@@ -1,10 +1,9 @@
 //! Straight lines: numbers that are copied, split, masked, shifted, added, subtracted, spilled in parts and compared,
 //! and then used as an index into the stack or the buffer. Branches only lead forward.
 //!
-//! A name, a definition or a fact that one operation made is used by another, several operations later: that is what
-//! random programs of many kinds of statements hardly ever do. Each comparison may leave the program, or skip a few
-//! operations, so that what was made on one path meets what was made on the other. Whatever bounds an index is near
-//! what it must be.
+//! An operation uses a name, a definition or a fact that another one made several operations earlier, which random
+//! programs with many kinds of statements hardly ever do. Each comparison may leave the program, or skip a few
+//! operations, so that paths with different results meet. The bound of an index is close to the size of its memory.
 //!
 //! Another kind of program uses addresses, too, for privileged programs ([`generate_shown`]): subtracted from each
 //! other, cut, spilled and loaded in parts, compared with numbers and returned.
@@ -24,7 +23,7 @@ struct Text {
     out: String,
     /// Labels so far.
     labels: u32,
-    /// Addresses are shown, too.
+    /// Whether programs reveal addresses.
     shown: bool,
 }
 
@@ -81,7 +80,7 @@ impl Text {
             1 => self.line(format_args!("w{r} = w{p}")),
             2 => self.line(format_args!("*(u64 *)(r10 {}) = r{p}", c.pick(&SLOTS))),
             3 => {
-                // Part of it is overwritten.
+                // Part of the spilled address is overwritten.
                 let at = c.pick(&SLOTS);
                 self.line(format_args!("*(u64 *)(r10 {at}) = r{p}\n*(u16 *)(r10 {}) = r{s}", at + 2));
             }
@@ -93,7 +92,7 @@ impl Text {
         }
     }
 
-    /// A function reads what it is told to be readable behind a pointer.
+    /// Calls a function that reads as many bytes behind a pointer as the verifier has recorded.
     fn probe(&mut self, c: &mut Choices<'_>) {
         let (p, off) = if c.one_in(3) { (7, c.below(24) as i32) } else { (10, -8 - c.below(24) as i32) };
         self.line(format_args!("r2 = r{p}\nr2 += {off}"));
@@ -130,7 +129,7 @@ impl Text {
         }
     }
 
-    /// An access at a number, of which nearly enough is known, or whatever was made known before.
+    /// An access at a number, with a bound that is close to the right one, or without a further bound.
     fn access(&mut self, c: &mut Choices<'_>) {
         let r = c.pick(&NUMBERS);
         let off = c.pick(&[0, 0, 0, 1, -1]);

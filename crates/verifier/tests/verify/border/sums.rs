@@ -28,7 +28,7 @@ impl Gen<'_, '_> {
         format!("s{}", self.labels)
     }
 
-    /// A number of the buffer, at most so much.
+    /// Loads a number of the buffer, bounded by a mask.
     fn loaded(&mut self, r: &str, masks: &[u32]) {
         let (off, mask) = (self.c.below(16), self.c.pick(masks));
         self.line(&format!("{r} = *(u8 *)(r9 + {off})"));
@@ -56,7 +56,7 @@ impl Gen<'_, '_> {
             0 => {}
             1 => self.line("r1 += r3"),
             2 => {
-                // Backwards over the length.
+                // A loop backwards over the length.
                 let (head, out) = (self.label(), self.label());
                 self.line("r5 = r3");
                 self.line(&format!("{head}:"));
@@ -71,7 +71,7 @@ impl Gen<'_, '_> {
                 return;
             }
             _ => {
-                // Forwards over it.
+                // A loop forwards over the length.
                 let (head, out) = (self.label(), self.label());
                 let stay = self.c.pick(&["<", "<", "!=", "<="]);
                 self.line("r5 = 0");
@@ -90,7 +90,7 @@ impl Gen<'_, '_> {
         self.line(&format!("r0 = *(u8 *)(r1 {off:+})"));
     }
 
-    /// The place moves, or what bounds it does.
+    /// Moves the place or one of its bounds.
     fn moves(&mut self) {
         match self.c.below(10) {
             0..=1 => {
@@ -111,7 +111,7 @@ impl Gen<'_, '_> {
                 self.line(&format!("{skip}:"));
                 self.line("r2 += 1");
             }
-            // It trades with the length: the sum stays.
+            // The place grows as the length shrinks, so the sum is invariant.
             6 => {
                 let skip = self.label();
                 self.line(&format!("if r3 == 0 goto {skip}"));
@@ -181,7 +181,7 @@ impl Gen<'_, '_> {
         self.line(&format!("{out}:"));
     }
 
-    /// An index into the stack's array that is in range if a difference of it is, which wraps.
+    /// An index into the stack's array whose range is tested by a difference that wraps.
     fn range(&mut self) {
         let (head, out) = (self.label(), self.label());
         let step = self.c.pick(&[1, 2, 4]);
@@ -280,7 +280,7 @@ impl Gen<'_, '_> {
         self.line(&format!("{out}:"));
     }
 
-    /// Numbers that are shifted up and down, and something between the two.
+    /// Numbers that are shifted up and down, with another operation in between.
     fn casts(&mut self) {
         let out = self.label();
         let size = self.c.pick(&["u8", "u32", "u64"]);
@@ -335,7 +335,7 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
             _ => g.search(),
         }
     }
-    // Every program has a loop, whatever it is about.
+    // Every program has a loop, since relations are tracked only then.
     let last = g.label();
     g.line("r2 = 0");
     g.line(&format!("{last}: r2 += 1"));
