@@ -1,10 +1,10 @@
-//! The soundness oracle at length: random programs near the border of what can be proven; accepted ones are run and
+//! The soundness oracle at length: random programs near the border between provable and not; accepted ones are run and
 //! watched. Stops at the first violation.
 //!
-//! `cargo run --release -p bpf-verifier --example watch -- [programs] [first seed] [hybrid] [privileged] [quick]
-//! [kind] [--way WAY]`, a million by default, of the general kind or of one of [`KINDS`]; `privileged` lets programs
-//! show addresses; `quick` refuses what takes more than 500 steps and
-//! ends each run after 65 536 instructions, so that twice to four times as many are accepted in the same time.
+//! `cargo run --release -p bpf-verifier --example watch -- [programs] [first seed] [hybrid] [privileged] [quick] [kind]
+//! [--way WAY]`, a million by default, of the general kind or of one of [`KINDS`]; `privileged` lets programs show
+//! addresses; `quick` refuses programs that take more than 500 steps and ends each run after 65 536 instructions, so
+//! that twice to four times as many are accepted in the same time.
 
 #[path = "../tests/verify/border/mod.rs"]
 mod border;
@@ -45,8 +45,8 @@ const KINDS: [(&str, Generator); 27] = [
     ("moves", border::grids::generate_moves),     // rows that are moved in several ways
     ("pincers", border::pincers::generate),       // two indices that approach each other
     ("varied", border::pincers::generate_varied), // the same by pointers, of 32 bits, on the stack, in nests
-    ("unseen", border::pincers::generate_unseen), // rounds that no guess is made from
-    ("renamed", border::pincers::generate_renamed), // such ones, beside what a number was
+    ("unseen", border::pincers::generate_unseen), // rounds from which no candidate is made
+    ("renamed", border::pincers::generate_renamed), // the same rounds, with a copy of a number's old value
     ("none", border::none::generate),             // indices and pointers that are none until something is found
     ("assumed", border::assumed::generate),       // what loose walks take for granted
     ("mutants", mutants::generate),               // everyday programs with a few places changed

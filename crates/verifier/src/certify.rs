@@ -5,7 +5,7 @@
 //! is kept (`points`): the facts of the first path that reached it, weakened by each later path. Numbers that move by a
 //! constant are expressed by iteration counters, thresholds for the others (widening: Cousot and Cousot, POPL 1977),
 //! and candidate rows (`project`) that are dropped where they do not hold (Houdini: Flanagan and Leino, FME 2001).
-//! Where one invariant for a loop head is not enough, states are kept apart by what registers hold (trace
+//! Where one invariant for a loop head does not suffice, states are kept apart by the contents of registers (trace
 //! partitioning). Multipliers are found by elimination and linear programming (`multipliers`), ranks by strongly
 //! connected components of the kept points (`ranks`).
 //!

@@ -1,6 +1,6 @@
 //! Deliberate bugs, one in each of many rules. Tests must find them: an oracle that finds none of them proves nothing.
 //!
-//! They exist only with the feature `faults`, which a release build refuses (`bpf-isa/src/faults.rs`).
+//! The faults exist only with the feature `faults`, which a release build refuses (`bpf-isa/src/faults.rs`).
 
 /// Whether this fault is planted on this thread. The argument is a variant of `Fault`.
 macro_rules! planted {
@@ -32,7 +32,7 @@ mod with {
         EveryLoopEnds,
         /// A refused guess ends the path instead of walking it round by round.
         RefusedGuessDropped,
-        /// Of rounds that are told apart, those that did not enter the loop are not walked.
+        /// If rounds are partitioned into sides, only the side that entered the loop is walked.
         SidesUnwalked,
         /// A round that returns to another side than the one it began on is taken to be covered by that side.
         SidesUncovered,
@@ -52,13 +52,14 @@ mod with {
         DistanceForgetsPlace,
         /// A byte that was seen not to be one character is taken to be no other either.
         UnlikeAnything,
-        /// A state in which less is known of what a byte is not is covered, too.
+        /// A state that knows fewer values to differ from a byte is taken to be covered.
         UnlikeForgotten,
         /// The kept distances between names are larger than the forgotten facts imply.
         DistancesKeptMore,
         /// The first round of a loop that is walked by itself is taken for all of them.
         PeeledIsAll,
-        /// Of two pointers into one object, one that is not behind the other is taken to be before it.
+        /// A pointer that is not behind another one into the same object is taken to be before it, though the two may
+        /// be equal.
         PointersNeverMeet,
         /// An element that a store may miss is taken to hold what was stored.
         ContentOverwritten,
@@ -72,7 +73,7 @@ mod with {
         ContentForgotten,
         /// Numbers that are stored in an array are not checked against its order.
         OrderUnasked,
-        /// A state in which less is known of what an array's numbers are below is covered, too.
+        /// A state with weaker upper bounds of an array's numbers is taken to be covered.
         OrderForgotten,
         /// A state that rests on a round which is still open is taken to end.
         RestsForgotten,
@@ -253,7 +254,7 @@ mod with {
         MemorySleeps,
         /// A dynptr survives a call that may sleep.
         DynptrSleeps,
-        /// A program may sleep with what it must give back.
+        /// A program may sleep while it holds an object that it must release.
         SleepsOwing,
         /// A program may sleep in a section.
         SleepsInSection,
@@ -261,7 +262,7 @@ mod with {
         SectionLeftOpen,
         /// A callback may sleep.
         CallbackSleeps,
-        /// A call of a global function that may sleep leaves pointers to what may be freed.
+        /// A call of a global function that may sleep leaves pointers to memory that may be freed.
         GlobalNeverSleeps,
         /// States are compared without the sections that they are in.
         SectionsAlike,

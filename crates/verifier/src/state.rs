@@ -55,7 +55,7 @@ pub(crate) struct LockOf {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct InSection {
     pub section: Section,
-    /// Where it was entered.
+    /// The call that entered the section.
     pub at: InsnIdx,
 }
 
@@ -73,7 +73,7 @@ pub(crate) enum Within {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Room {
     pub id: u32,
-    /// Above 0.
+    /// The factor of V(id), above 0.
     pub scale: i16,
     pub bytes: i64,
     pub hi: u32,
@@ -85,7 +85,7 @@ pub(crate) struct Sum {
     pub s: u32,
     pub a: u32,
     pub b: u32,
-    /// Above 0.
+    /// The factor of V(b), above 0.
     pub scale: i64,
     pub delta: i64,
     /// Upper bound of V(s).
@@ -108,7 +108,7 @@ pub(crate) struct Wrap {
     pub w: u32,
     pub v: u32,
     pub whole: Whole,
-    /// Above 0.
+    /// The constant that is subtracted, above 0.
     pub by: u64,
     pub bits: u32,
 }

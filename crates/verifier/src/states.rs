@@ -72,7 +72,7 @@ impl States {
         self.numbers[state.numbers..end].iter_mut().filter(loose).for_each(|(_, n)| *n = Scalar::UNKNOWN);
     }
 
-    /// The bytes held, including those that sorting will take.
+    /// The bytes held, including the bytes that sorting will take.
     pub(crate) fn bytes(&self) -> usize {
         self.states.capacity() * (size_of::<State>() + 4) + self.numbers.capacity() * size_of::<(u8, Scalar)>()
     }

@@ -25,7 +25,7 @@ use crate::scalar::Scalar;
 pub(crate) enum Why {
     /// Nothing was written to it.
     Never,
-    /// It was copied, at this instruction, from a register that was never written.
+    /// This instruction copied it from a register that was never written.
     Copied(InsnIdx, Reg),
     /// A call at this instruction clobbered it.
     Call(InsnIdx),
@@ -37,7 +37,7 @@ pub(crate) enum Why {
     Unlocked(InsnIdx),
     /// A call at this instruction may have slept, and its memory may have been freed meanwhile.
     Slept(InsnIdx),
-    /// It pointed to memory that was lent to a callback, and the callback has returned.
+    /// The value pointed to memory that was lent to a callback, and the callback has returned.
     Returned,
     /// No later instruction reads it, so its value was forgotten.
     Dead,
@@ -378,7 +378,8 @@ impl Value {
             // A function's result, a socket, an object: their release waits for a grace period.
             Ty::Mem { .. } => planted!(MemorySleeps),
             Ty::Host { .. } => false,
-            // Of the others, what is on the stack leads nowhere else; those that are owed are refused.
+            // A buffer on the stack refers to no other memory. The other objects on the stack are refused if they must
+            // be ended.
             Ty::Local(Local::Buffer) => true,
             Ty::Local(Local::Dynptr(_) | Local::Numbers | Local::Bits | Local::Interrupts { .. }) => {
                 planted!(DynptrSleeps)

@@ -220,7 +220,7 @@ pub(crate) struct Walk<'a> {
     reloaded: OnceCell<Vec<(SubprogId, i16)>>,
     /// Whether the registers' needs of this program have been computed; they are when first used.
     needs_built: bool,
-    /// How the path ends.
+    /// The ending of the current path.
     ending: Ending,
     /// The assumptions of calls of each subprogram, if there are global functions.
     summaries: Vec<global::Summary>,

@@ -79,7 +79,7 @@ enum Way {
     Rounds,
     /// Candidate invariants with more steps, for programs that the walk round by round does not finish.
     MoreGuesses,
-    /// With run-time checks. A proof is better than a check, so this is the last resort.
+    /// Run-time checks for unproven accesses. A proof is better than a check, so this is the last resort.
     Checked,
 }
 

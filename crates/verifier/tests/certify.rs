@@ -298,7 +298,7 @@ fn wrong_certificates_prove_no_unsafe_program() {
             continue;
         }
         common::with_env(p.refused, |env| {
-            // Of the safe twin: swapped, and changed.
+            // The certificate of the safe twin, applied to the unsafe program as it is, and garbled.
             let twin = common::try_program(p.accepted).ok().filter(|_| common::has_code(p.accepted));
             if let Some(Ok(certificate)) = twin.map(|twin| certify_within(&twin, env, FUEL)) {
                 for _ in 0..each {
@@ -309,7 +309,7 @@ fn wrong_certificates_prove_no_unsafe_program() {
                     }
                 }
             }
-            // Of a guide that answers nonsense, with points that it has seen.
+            // Certificates from a guide that answers nonsense, with points that it has seen.
             let mut kept: Vec<Kept> = Vec::new();
             for _ in 0..each {
                 tries += 1;

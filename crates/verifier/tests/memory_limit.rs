@@ -249,7 +249,7 @@ fn memory_that_the_system_refuses_ends_a_verification_without_a_verdict() {
         limits.steps = 3000;
         for Case { name, program, values } in &cases {
             let env = Env { limits, values: *values, ..*env };
-            // From the bytes that an error takes to those that the longest of these programs need.
+            // Limits from the bytes that an error takes to the bytes that the longest of these programs need.
             let mut most = 64 << 10;
             while most < 64 << 20 {
                 let program = program.clone();

@@ -7,7 +7,7 @@
 //!
 //! Invariants: reading takes time and memory linear in the bytes: each element of a list takes a byte at least, and the
 //! stack bytes that runs stand for are limited by [`MAX_STACK_BYTES`] and [`MAX_CELLS`]. One byte may expand to a
-//! hundred bytes of memory, so whoever reads a certificate says how much memory it may take.
+//! hundred bytes of memory, so the reader of a certificate sets a limit on memory.
 
 use bpf_isa::InsnIdx;
 use bpf_verifier_core::{

@@ -188,7 +188,7 @@ fn apart(a: &Form, b: &Form) -> Option<i128> {
 }
 
 impl Points {
-    /// Constants of the program are thresholds; `flags` are those that it moves into registers.
+    /// Constants of the program are thresholds; `flags` are the constants that the program moves into registers.
     pub(super) fn new(
         constants: impl IntoIterator<Item = i128>,
         flags: BTreeSet<i128>,
@@ -721,7 +721,7 @@ fn restate_pointer(value: &mut Value, name: impl Fn(&Name) -> Option<Name>) {
     }
 }
 
-/// The value, resolved by what is known of its nullness.
+/// The value, with its nullness decided where the state decides it.
 fn resolved(state: &State, value: &Value) -> Value {
     match value {
         Value::Pointer(Pointer { present: Some(n), base, offset }) => {

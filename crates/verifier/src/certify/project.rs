@@ -4,8 +4,8 @@
 //! length` in a binary search. Approach: each name of the invariant is a form over the names of a state that reaches
 //! the point. These equations and the state's rows and bounds are a polyhedron; its names are eliminated, by Gauss
 //! where an equation has them and by Fourier and Motzkin elsewhere. The remaining rows are candidates: each was true in
-//! one state, and those that do not hold in the others are dropped (constraint-based weak join: Sankaranarayanan,
-//! Colon, Sipma and Manna, VMCAI 2006; Houdini: Flanagan and Leino, FME 2001).
+//! one state, and a candidate that does not hold in the others is dropped (constraint-based weak join:
+//! Sankaranarayanan, Colon, Sipma and Manna, VMCAI 2006; Houdini: Flanagan and Leino, FME 2001).
 
 use std::collections::BTreeSet;
 
@@ -112,7 +112,7 @@ fn cancelled(above: &Form, below: &Form, n: Name) -> Option<Form> {
     above.times(of(below)?.checked_neg()?)?.plus(below, of(above)?)
 }
 
-/// Tightens rows, and drops those that are repeated or say less than others.
+/// Tightens rows, and drops repeated rows and rows that others imply.
 fn tidy(rows: &mut Vec<Form>) {
     let mut tidied: Vec<Form> = Vec::new();
     for row in rows.drain(..) {

@@ -16,10 +16,10 @@ use crate::value::{Ty, Value, Why};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Byte {
-    /// It may not be read: it may be part of a pointer, or nothing is known.
+    /// An unreadable byte: it may be part of a pointer, or nothing is known of it.
     Uninit,
-    /// It was not written since the function was entered. It is zero if the host zeroes the frame, which a read
-    /// requests ([`crate::notes::Notes::zeroed`]).
+    /// A byte that was not written since the function was entered. It is zero if the host zeroes the frame, which a
+    /// read requests ([`crate::notes::Notes::zeroed`]).
     Fresh,
     /// A number, or unwritten as [`Byte::Fresh`].
     Maybe,
@@ -51,7 +51,7 @@ pub(crate) struct Spill {
 pub(crate) struct Fill {
     pub bottom: i64,
     pub id: u32,
-    /// Above 0.
+    /// The factor of V(id), above 0.
     pub scale: i16,
     pub delta: i64,
 }
@@ -61,7 +61,7 @@ pub(crate) struct Fill {
 pub(crate) struct Grid {
     pub first: i64,
     pub last: i64,
-    /// At least the size.
+    /// Bytes from one number to the next, at least `size`.
     pub stride: i64,
     pub size: i64,
 }
@@ -135,14 +135,14 @@ pub(crate) enum Round {
     Peeled,
     /// A sample round, walked concretely to observe what a round changes.
     Watched,
-    /// From a candidate invariant, which is assumed in every round until it is checked.
+    /// A round walked from a candidate invariant, which is assumed in every round until it is checked.
     Guessed,
 }
 
 /// A loop around the frame's current instruction.
 #[derive(Debug)]
 pub(crate) struct Mark {
-    /// Which loop.
+    /// The loop's id.
     pub id: u32,
     pub round: Round,
     /// The number of this round, if there is a candidate invariant. Its id is the name of the round.

@@ -1,8 +1,8 @@
 //! Arguments of helper calls, each checked against its [`ArgKind`].
 //!
 //! Invariant: memory that a helper reads is initialised and holds no pointer; memory that it writes is forgotten; a
-//! length is never more than what was proven. A helper may read all its arguments before it writes one, so all are
-//! checked against the state before the call: writes are noted, and take effect at the end.
+//! length is never more than the proven number of bytes. A helper may read all its arguments before it writes one, so
+//! all are checked against the state before the call: writes are noted, and take effect at the end.
 
 mod memory;
 mod shape;
@@ -146,7 +146,8 @@ impl<'a> Walk<'a> {
         Ok(call)
     }
 
-    /// Applies a helper's write of at least so many bytes. Of the rest, only bytes that were readable stay readable.
+    /// Applies a helper's write of at least so many bytes. Bytes beyond `least` stay readable only if they were
+    /// readable before.
     fn write_argument(&mut self, place: Place, least: u64) {
         match place {
             Place::Stack { frame, depth, size } => {

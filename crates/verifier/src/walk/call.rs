@@ -254,7 +254,7 @@ impl<'a> Walk<'a> {
         Ok(failed)
     }
 
-    /// A call of this function may sleep. That no lock is held has been settled.
+    /// Handles a call of a function that may sleep. The caller has checked that no lock is held.
     pub(super) fn sleep(&mut self, func: &str) -> Res<()> {
         let holds = self.state.owed.first().filter(|_| !planted!(SleepsOwing));
         let inside = self.state.sections.last().filter(|_| !planted!(SleepsInSection));

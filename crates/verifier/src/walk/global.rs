@@ -46,7 +46,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// All subprograms but the main program, each after those that it calls.
+    /// All subprograms but the main program, each after the subprograms that it calls.
     fn callees_first(&self) -> Vec<u32> {
         let count = crate::num::small(self.program.subprogs().len());
         let mut done = vec![false; count as usize];

@@ -4,14 +4,14 @@
 //! another state. Approach: *watch* one round from the state that entered the loop (a sample iteration), to see what it
 //! changes ([`guess`]). Then walk the body from a *loose* guess (a havocked iteration): everything that changed may be
 //! anything, and wrapping is ruled out, only to see which states come back to the head. Both walks are discarded. The
-//! join of what came back and what entered is the candidate invariant that is *checked*: one walk from it, exits and
-//! the rest of the program included, in which every path that comes back to the head must be covered by the candidate
-//! again, one round later (consecution). If one is not, the candidate is weakened, a few times. Any failure in a
-//! checking walk, in the loop or after it, discards that walk, and the loop is walked round by round.
+//! join of the states that came back and the state that entered is the candidate invariant that is *checked*: one walk
+//! from it, exits and the rest of the program included, in which every path that comes back to the head must be covered
+//! by the candidate again, one round later (consecution). If one is not, the candidate is weakened, a few times. Any
+//! failure in a checking walk, in the loop or after it, discards that walk, and the loop is walked round by round.
 //!
 //! Termination: the round k is a number of the state ([`Mark::k`]), which starts at 0 and grows by one each time round;
 //! a candidate that bounds k ends. Otherwise a place must strictly grow, or strictly shrink, in every round
-//! ([`Measure`]), which no number of bounded size can do for ever.
+//! ([`Measure`]), which no number of bounded size can do without end.
 //!
 //! Invariants: only a checking walk that ended without a refusal proves anything. Everything that a discarded walk kept
 //! or noted is discarded with it. A path that comes back is dropped only if the candidate that its own mark names
@@ -55,9 +55,9 @@ const MAX_TRIES: u32 = 5;
 const MAX_ASKED: u32 = 400;
 /// The number of failed attempts in a row about one loop after which no more are made.
 const MAX_FAILURES: u8 = 3;
-/// States that a havocked iteration keeps at one place before arrivals there are merged. Of the programs in
-/// tests/loops, five gain with 12 to 16 and two are walked in vain first; with 8, twelve are; with more than 16 none
-/// gains, as states are evicted before.
+/// States that a havocked iteration keeps at one instruction before arrivals there are merged. In tests/loops, a limit
+/// of 12 to 16 shortens the walks of five programs and causes a vain walk in two; a limit of 8 causes vain walks in
+/// twelve; with more than 16 no program gains, since states are evicted before.
 const MOST_APART: u32 = 12;
 /// The most numbers that are remembered to come from tables.
 const MAX_TABLED: usize = 64;
@@ -683,7 +683,7 @@ impl Walk<'_> {
         if (super::prune::covers(&g.state, &back, ids) || g.planted_inside() || planted!(GuessNotWeakened)) && g.ends()
         {
             self.scratch.pool.push(back);
-            // It continues as the rounds of the candidate do, and may need everything that they need.
+            // The path continues as the rounds of the candidate do, and demands everything that they may need.
             self.ending = trail::Ending::Open;
             self.stats.pruned += 1;
             return Ok(true);
@@ -866,7 +866,8 @@ impl Walk<'_> {
         self.notes.rounds(id, self.loops.heads.len(), rounds);
     }
 
-    /// Charges for making a candidate, or comparing it with what came back: each place is visited many times.
+    /// Charges for making a candidate, or for comparing it with a state that came back: each place is visited many
+    /// times.
     fn charge_guess(&self, i: usize) {
         let a = &self.loops.open[i];
         fuel::charge(GUESSED * a.entry.size() * (1 + u64::from(a.related)));

@@ -4,16 +4,16 @@
 //! of the program, its contract and its limits, not of programs that the same verifier verified before. The allocated
 //! memory does depend on the past: a recycled state has vectors as long as its former contents needed.
 //!
-//! Approach: two figures. The *count* is what the verdict depends on: bytes of contents (`State::bytes`) of all
-//! states that are stored, and for each list that grows with the walk ([`List`]) a capacity that depends on its
-//! length alone. The *holding* is what is allocated (`State::held`). While all that is held stays below three
-//! quarters of the limit, states are recycled as they are. Once it does not, memory is *short* until the
-//! verification ends: the states that are not used are freed, those that are stored are fitted to their contents,
-//! and copies are made exactly as large as their contents. From then on the holding of states is their count.
+//! Approach: two figures. The *count* is what the verdict depends on: bytes of contents (`State::bytes`) of all states
+//! that are stored, and for each list that grows with the walk ([`List`]) a capacity that depends on its length alone.
+//! The *holding* is what is allocated (`State::held`). While all that is held stays below three quarters of the limit,
+//! states are recycled as they are. Once it does not, memory is *short* until the verification ends: unused states are
+//! freed, stored states are fitted to their contents, and copies are made exactly as large as their contents. From then
+//! on the holding of states is their count.
 //!
-//! Lists grow only here ([`Memory::list`]), ahead of what is pushed until the next time that the walk is weighed,
-//! and only after the count has room for the old list beside the new one. Memory that does not grow with the walk is
-//! counted by the program's length before anything is allocated ([`PER_SLOT`]).
+//! Lists grow only here ([`Memory::list`]), with room for all that is pushed until the next time that the walk is
+//! weighed, and only after the count has room for the old list beside the new one. Memory that does not grow with the
+//! walk is counted by the program's length before anything is allocated ([`PER_SLOT`]).
 //!
 //! A stored state changes the count by its own size. All else is counted when the walk is *weighed*: every
 //! [`WEIGHED_STATES`] events (a state is stored, or a path taken up) and every `WEIGHED_STEPS` steps.
@@ -132,7 +132,7 @@ pub(crate) struct Memory {
     recycled: usize,
     /// Bytes of contents of the largest stored state.
     largest: usize,
-    /// Of each list the capacity that is counted, in elements, and bytes of all of them.
+    /// The counted capacity of each list, in elements, and the bytes of all lists.
     capacities: [usize; LISTS],
     listed: usize,
     /// Bytes of everything that is counted anew at each weighing.

@@ -1,9 +1,9 @@
 //! Arithmetic with pointers: the new offset, and the name of the number that it moves with.
 //!
 //! Approach: a number is bounded before it is added, so that no sum wraps back into range. A region pointer takes the
-//! name of the first number that is added, and then that of the sum of the two; one from which a number was taken is
-//! named by what is left, if that is proven not to be negative, and at the start of its region by the number itself
-//! with the scale -1.
+//! name of the first number that is added, and then the name of the sum. A pointer from which a number was subtracted
+//! is named by the difference, if the difference is proven not to be negative, and at the start of its region by the
+//! number itself with the scale -1.
 //!
 //! Invariants: each name says exactly where the pointer is, `start + scale * V + delta`; V is not negative, but for
 //! pointers that have lost their name to a new one and may have begun before their region.

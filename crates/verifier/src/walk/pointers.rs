@@ -30,7 +30,7 @@ pub(super) fn checkable(env: &Env<'_>, p: &Value) -> Option<CheckRegion> {
 }
 
 /// Whether the offset is small enough for arithmetic and comparisons of the address to be exact. All offsets are,
-/// except those that a hybrid walk leaves to checks.
+/// except offsets that a hybrid walk leaves to run-time checks.
 pub(super) fn bounded(n: &Scalar) -> bool {
     n.smin() >= -MAX_OFFSET && n.smax() <= MAX_OFFSET
 }

@@ -77,7 +77,7 @@ const MISSES: u32 = 16;
 const STRETCH: u32 = 24;
 
 /// In programs without loops, the stretch is an eighth of the instructions, but at least this. Short programs keep few
-/// states anyway, and a few instructions are a large part of what follows a join. In long programs, 3 keeps twice as
+/// states anyway, and a few instructions are a large part of the code behind a join. In long programs, 3 keeps twice as
 /// many states as 24, for one step in fifty.
 const SHORT_STRETCH: u32 = 3;
 const STRETCHES: usize = 8;
@@ -110,7 +110,7 @@ pub(super) struct Kept {
     pub(super) rests: u32,
     /// Kept at a callback's entry, a may_goto or an iterator's next element.
     round: bool,
-    /// Of an element: the iterator; else 0.
+    /// The iterator, for a state kept at an iterator's next element; else 0.
     iterator: u32,
     epoch: u32,
     /// For a round: the epoch outside of its construct.
@@ -282,7 +282,7 @@ impl Pruner {
 
     /// Begins a new root: the states that were kept for the last one are finished.
     pub(super) fn start_root(&mut self) {
-        // They stay as they are, since no path returns to them.
+        // The open states stay as they are, since no path returns to them.
         self.reads.clear();
         while let Some((i, _)) = self.open.pop() {
             self.kept[i as usize].open = false;
@@ -462,7 +462,7 @@ impl Pruner {
     }
 
     /// Ends an open state of which all paths have ended and rest on the round `rests`. If the state is a round that
-    /// rests on no other, it demands no more than what was read.
+    /// rests on no other, it demands only the places that were read.
     pub(super) fn round_ends(&mut self, i: u32, rests: u32, demand: &mut Demand) {
         let kept = &self.kept[i as usize];
         let Some(reads) = self.reads.pop_if(|round| kept.round && round.number() == kept.number) else { return };

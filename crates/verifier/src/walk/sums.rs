@@ -55,7 +55,8 @@ impl State {
         lines.filter_map(|(k, l)| sum_of_line(k, l))
     }
 
-    /// [`State::all_sums`] into a vector, for frequent use: an iterator over all costs more than what it yields.
+    /// [`State::all_sums`] into a vector, for frequent use: an iterator over all sums costs more than its elements are
+    /// worth.
     pub(super) fn all_sums_into(&self, sums: &mut Vec<Sum>) {
         sums.clear();
         sums.extend_from_slice(&self.sums);
@@ -99,8 +100,8 @@ impl State {
         }
     }
 
-    /// The index of the sum to forget for a new one: the oldest of those that relate no held name (as most sums in a
-    /// hash computation), or the oldest.
+    /// The index of the sum to forget for a new one: the oldest sum that relates no held name (as most sums in a hash
+    /// computation), or the oldest of all.
     fn least_sum(&self) -> usize {
         let values = self.frames.iter().flat_map(Frame::values).map(Value::line_id);
         let marks = self.frames.iter().flat_map(|f| &f.loops).flat_map(|m| m.ids.iter().copied());

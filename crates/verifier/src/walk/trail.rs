@@ -60,8 +60,9 @@
 //! values that are compared while they are tied to them. The effect of a step depends only on what a kept state holds.
 //! A path that ends because an open state covers it continues as that state does, in ways that are not known yet, so it
 //! demands everything. If that state is a round of a bounded construct, its paths are known when all of them have
-//! ended; then the round itself, and what comes before it, demand no more than what was read since ([`RoundReads`]).
-//! The states inside the round keep the demand of everything, since they were used before that was known.
+//! ended; then the round itself, and what comes before it, demand only the places that were read since
+//! ([`RoundReads`]). The states inside the round keep the demand of everything, since they were used before that was
+//! known.
 
 mod demand;
 mod read;
@@ -86,17 +87,17 @@ const SPARE_STEPS: usize = 1024;
 /// The most values tied to an operand of a comparison that are entered one by one.
 const MAX_TIED: usize = 8;
 
-/// How a path ends.
+/// The ending of a path, which decides its demand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Ending {
     /// No instruction follows.
     #[default]
     Done,
-    /// It continues as this finished kept state did.
+    /// The path continues as this finished kept state did.
     As(u32),
-    /// It continues as an open state does.
+    /// The path continues as an open state does.
     Open,
-    /// It continues as an open round of a bounded construct does, which has this number.
+    /// The path continues as the open round with this number, of a bounded construct, does.
     Round(u32),
 }
 
@@ -343,7 +344,8 @@ impl Walk<'_> {
             let apart = !sums.is_empty() || !products.is_empty() || !wraps.is_empty();
             let related = apart || room.iter().any(|f| f.id == id);
             if id < FIRST_FREE_ID || scale != 1 || related || self.state.in_guessed_loop() {
-                // It may bound the length of a region, a loop's counter, a number related by a sum, or a pointer.
+                // The comparison may bound the length of a region, a loop's counter, a number related by a sum, or a
+                // pointer.
                 self.decides();
                 return;
             }

@@ -1,6 +1,6 @@
-//! Loops near the border of what their proofs assume: the bounds a loose walk assumes, the distance by which a row
-//! pointer is assumed to advance, and names that stand for other numbers in rounds from which no candidate was made.
-//! `examples/watch.rs` with `assumed`, `moves` and `renamed` is the long run.
+//! Loops that nearly or barely violate the assumptions of their proofs: the bounds that a loose walk assumes, the
+//! distance by which a row pointer is assumed to advance, and names that stand for other numbers in rounds from which
+//! no candidate was made. `examples/watch.rs` with `assumed`, `moves` and `renamed` is the long run.
 
 use crate::border::{Oracle, assumed, begins, grids, none, pincers, quotients};
 #[cfg(feature = "faults")]

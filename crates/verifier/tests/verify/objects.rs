@@ -158,7 +158,7 @@ fn helpers() -> Helpers {
         h(34, "bpf_get_hash_recalc", &[Ctx]),
         moves(h(38, "bpf_skb_change_tail", &[Ctx, Scalar, Scalar])),
         moves(h(43, "bpf_skb_change_head", &[Ctx, Scalar, Scalar])),
-        // It reads the structure, and writes it.
+        // `bpf_fib_lookup` reads the structure, and writes it.
         h(69, "bpf_fib_lookup", &[Ctx, Mem(MemArg { access: Access::ReadWrite, ..MemArg::READ }), SIZE, Scalar]),
     ];
     let mut helpers = Helpers::shipped();

@@ -84,7 +84,7 @@ impl Text<'_, '_> {
             }
             4 => self.line(format_args!("*(u32 *)(r10 {slot:+}) = 2")),
             5 => self.line(format_args!("*(u8 *)(r10 {:+}) = 0", slot + 5)),
-            // Across two slots.
+            // A store across two slots.
             6 => self.line(format_args!("*(u32 *)(r10 {:+}) = 0", slot + 6 - 8)),
             7 | 8 => {
                 self.line(format_args!("r2 = *(u64 *)(r10 {slot:+})"));

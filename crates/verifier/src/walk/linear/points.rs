@@ -93,7 +93,7 @@ impl Points {
         let mut before = moved;
         for _ in 0..PASSES {
             fuel::charge_each(1 + rows.equal.len() + rows.less.len(), ROW);
-            // In this pass.
+            // The columns that move in this pass.
             let mut moved = more.move_point(false, raised, &mut point, &self.within)?;
             for place in &rows.equal {
                 moved |= rows.rows[usize::from(*place)].move_point(true, raised, &mut point, &self.within)?;
@@ -144,7 +144,7 @@ impl Row {
             }
             let missing = match by {
                 1 | -1 => value.checked_abs()?,
-                by if equation && value % by != 0 => continue, // It would never be 0.
+                by if equation && value % by != 0 => continue, // The equation has no integer solution for this column.
                 by => (value / by).checked_abs()?.checked_add((value % by != 0).into())?,
             };
             let (x, (least, most)) = (point[at], within[at]);

@@ -220,8 +220,8 @@ impl Rows {
         (self.keys, self.left_out) = ([0; 8], false);
     }
 
-    /// A place for a row, which does not count yet: it is the next one again until one counts there, and is taken out
-    /// of those that are free. `None` if there are too many.
+    /// Returns a free place for a row. The place stays free, and is returned again, until a row is counted there.
+    /// `None` if there are too many rows.
     fn spare(&mut self) -> Option<u16> {
         if let Some(at) = self.free.last() {
             return Some(*at);

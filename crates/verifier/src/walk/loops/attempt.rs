@@ -27,13 +27,13 @@ pub(super) enum Phase {
 /// Whether paths that join in the loop are merged. Otherwise each branch that decides nothing would double them.
 #[derive(Debug)]
 pub(super) enum Blends {
-    /// Not as long as there are few.
+    /// Paths are kept apart, as long as there are few.
     NotYet,
-    /// They do. If that proves nothing, the attempt goes on from where it was.
+    /// Paths are merged. If nothing is proven so, the attempt resumes from the saved progress.
     Since(Box<Progress>),
-    /// That has proven nothing.
+    /// Merging was tried and has proven nothing: paths are kept apart.
     NoMore,
-    /// Without, the loose walk was too long.
+    /// Paths are merged, since the loose walk without merging was too long.
     AtLast,
 }
 
@@ -53,9 +53,9 @@ pub(super) struct Progress {
 /// How a failed attempt is repeated.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Again {
-    /// Without merging, from the saved progress, when `asked` questions had been asked.
+    /// Paths are kept apart. The attempt resumes from the saved progress, when `asked` questions had been asked.
     Apart { asked: u32 },
-    /// With merging.
+    /// Paths that join are merged.
     Blended,
 }
 

@@ -6,10 +6,10 @@
 //! place that moves otherwise gets a name of its own for the round, by which its growth is observed. A place that
 //! changes in other ways only has a range.
 //!
-//! Invariants: nothing here is trusted, except two properties. A candidate covers what entered the loop, with k = 0
-//! ([`Guess::new`], [`Guess::settle`] only join with what entered). And [`Guess::next_round`] only renames: k becomes
-//! k - 1 of the next round, and each other name of the round becomes the name of its value in the next, so a state has
-//! the same meaning before and after.
+//! Invariants: nothing here is trusted, except two properties. A candidate covers the state that entered the loop, with
+//! k = 0 ([`Guess::new`], [`Guess::settle`] only join with it). And [`Guess::next_round`] only renames: k becomes k - 1
+//! of the next round, and each other name of the round becomes the name of its value in the next, so a state has the
+//! same meaning before and after.
 
 mod join;
 mod parting;
@@ -118,13 +118,13 @@ pub(super) struct Guess {
     measures: Measures,
     /// Places that stay unchanged, and have a name to show it.
     same: Vec<Place>,
-    /// Whether places are related to each other. `relations`: those that are entered, with the names of their sums.
-    /// `refuted`: those that did not hold of what came back.
+    /// Whether places are related to each other. `relations`: the relations in the candidate, with the names of their
+    /// sums. `refuted`: the relations that did not hold of a state that came back.
     related: bool,
     further: bool,
     relations: Vec<(Relation, u32)>,
     refuted: Vec<Relation>,
-    /// Relations of sums that were known of what came back.
+    /// Relations of sums that a state which came back knew.
     seen: Vec<Relation>,
     /// For each round that came back: the constants by which places moved.
     moves: Vec<Vec<(Place, i128)>>,
@@ -486,7 +486,7 @@ impl Guess {
         again
     }
 
-    /// Corrects the shape by what came back to the present side.
+    /// Corrects the shape by the states that came back to the present side.
     fn revise_side(&self, shape: &mut Shape) -> bool {
         let mut again = false;
         if let Some(back) = &self.back {
@@ -498,8 +498,8 @@ impl Guess {
                     && !self.names_row_of(place)
                 {
                     again |= shape.tables.see(place, &e, &b, self.tabled.contains(&place));
-                    // If the candidate assumed a smaller range than the type's, what came back is compared with that
-                    // range.
+                    // If the candidate assumed a smaller range than the type's, the value that came back is compared
+                    // with that range.
                     let e =
                         if self.related || !self.is_begun_side() { look(&self.state, place).unwrap_or(e) } else { e };
                     again |= shape.see_range(place, &e, &b);
@@ -539,8 +539,9 @@ impl Guess {
         again
     }
 
-    /// Joins what entered with what came back to the havocked candidate, and takes over its observations about order.
-    /// `false` if no path came back in a usable way. `related`: whether relations are used everywhere.
+    /// Joins the state that entered with the states that came back to the havocked candidate, and takes over its
+    /// observations about order. `false` if no path came back in a usable way. `related`: whether relations are used
+    /// everywhere.
     pub(super) fn settle(&mut self, loose: &mut Guess, related: bool, next_id: &mut u32) -> bool {
         loose.each_side(|_| {});
         if !loose.came_back() {
@@ -705,7 +706,7 @@ impl Guess {
         named.max(apart)
     }
 
-    /// Weakens the candidate so that it covers what came back, too. `false` if that is impossible.
+    /// Weakens the candidate so that it covers the state that came back, too. `false` if that is impossible.
     pub(super) fn weaken(&mut self, back: &State, env: &Env<'_>, next_id: &mut u32) -> bool {
         for (place, _) in std::mem::take(&mut self.broken) {
             let Some(v) = value(&self.state, place) else { continue };

@@ -14,10 +14,10 @@ use crate::walk::Walk;
 const HASTY_FAILURES: usize = 3;
 const HASTY_STEPS: u64 = 2048;
 const HASTY_STEPS_PER_SLOT: u64 = 8;
-/// It also ends when the given number of candidates were tried after the first failure, or after the last allowed one,
-/// or when the walk has taken the given steps since the first failure, plus some for each instruction: a loop that is
-/// walked round by round has all its rounds, and its inner loops are attempted in each. A walk after a postponed one
-/// ends when attempts about one loop have failed twice.
+/// A hasty walk also ends when the given number of candidates were tried after the first failure, or after the last
+/// allowed one, or when the walk has taken the given steps since the first failure, plus some for each instruction: a
+/// loop that is walked round by round has all its rounds, and its inner loops are attempted in each. A walk after a
+/// postponed one ends when attempts about one loop have failed twice.
 const HASTY_TRIES: u32 = 200;
 const LAST_TRIES: u32 = 40;
 const LATER_STEPS: u64 = 4096;

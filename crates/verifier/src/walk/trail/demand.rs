@@ -1,4 +1,4 @@
-//! Demand: the places that a point of a path reads, and those that it needs exactly.
+//! Demand: the places that a path reads behind a point, and the places that it needs exactly.
 //!
 //! Places are the registers, and the bytes of each frame's stack. Bytes are the unit because fields of two and four
 //! bytes are written separately where the whole is read: with larger units, none of these writes would end a need.
@@ -285,8 +285,8 @@ impl RoundReads {
         }
     }
 
-    /// Restricts the demand of a round after all its paths have ended, and none rests on another round: to what was
-    /// read, and to what its state holds. In `demand`, paths that end in the round demand everything.
+    /// Restricts the demand of a round to the places that were read and that its state holds, after all its paths have
+    /// ended and none rests on another round. In `demand`, paths that end in the round demand everything.
     pub(in crate::walk) fn restrict(&self, demand: &mut Demand, state: &State) {
         if self.all {
             return;

@@ -60,7 +60,7 @@ pub(super) struct Reader<'a> {
     pub(super) frame: usize,
     /// whether its result is needed exactly;
     pub(super) carries: bool,
-    /// and the registers that flow into what it writes, or are compared.
+    /// and the registers that flow into its result, or are compared.
     pub(super) operands: u16,
     /// Whether some path has known a sum: bounds are then looked for in all numbers, read or not
     /// ([`super::demand::forget_unneeded`]).

@@ -56,7 +56,7 @@ impl Gen<'_, '_> {
         format!("if {width}0 {cond} {}", self.c.pick(&[0, 1, 7, 32, 64, 127, 200]))
     }
 
-    /// Returns a store to a slot or a part of one, and its depth.
+    /// Returns an operand for a slot or a part of one, and its depth below r10.
     fn slot(&mut self) -> (String, u32) {
         let size = self.c.pick(&[1u32, 1, 2, 4, 8]);
         let depth = self.c.pick(&[8u32, 8, 7, 6, 4, 2, 1]).max(size).next_multiple_of(size);

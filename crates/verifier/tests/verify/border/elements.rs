@@ -18,7 +18,7 @@ struct Gen<'c, 'b> {
     size: u32,
     stride: u32,
     below: u32,
-    /// Which functions are called.
+    /// Whether each of the functions is called.
     writes: bool,
     loops: bool,
     callback: bool,

@@ -1,4 +1,4 @@
-//! Programs of loops, close to the border of what can be proven.
+//! Programs of loops, close to the border between provable and not.
 //!
 //! A program is a nest, or a row, of loops over a buffer, the stack and numbers: counted up and down, by steps of one
 //! and others, in registers and slots, 32 and 64 bits wide, tested at the top and at the bottom, by every comparison,

@@ -1,4 +1,4 @@
-//! Programs close to the border of what can be proven, and the oracle that runs them.
+//! Programs close to the border between provable and not, and the oracle that runs them.
 //!
 //! A random program computes on numbers it loads from a buffer, compares them, spills them, loops a little, calls
 //! a subprogram, and uses them, bounded in one of many ways or not at all, as offsets into the buffer and the stack.

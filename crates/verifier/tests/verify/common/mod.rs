@@ -93,9 +93,9 @@ fn holder(resilient: bool) -> OwnedType {
     OwnedType { name: "holder".into(), size: 56, fields, per_cpu: false }
 }
 
-/// Types of objects: one with all fields of what is in lists and trees, at 8, 32, 64 and 72; one of 16 plain bytes; one
-/// with a kptr to itself at 8; two that hold objects, with locks of both kinds; and the plain one with an instance for
-/// each CPU. Programs make them by the numbers 7 to 11, the last by that of the plain one.
+/// Types of objects: one with every field of objects in lists and trees, at 8, 32, 64 and 72; one of 16 plain bytes;
+/// one with a kptr to itself at 8; two that hold objects, with locks of both kinds; and the plain one with an instance
+/// for each CPU. Programs make them by the numbers 7 to 11, the last by that of the plain one.
 pub(crate) fn types() -> Vec<OwnedType> {
     let node = vec![
         owned(8, OwnedKind::ListNode),
@@ -293,7 +293,7 @@ fn targets(text: &str) -> Vec<InsnIdx> {
 pub(crate) const SLEEPING: u32 = 1600;
 /// The number of the first of the kernel's functions that are called by name.
 const FIRST_KFUNC: u32 = 1010;
-/// The first of those that compilers call.
+/// The first of the functions that compilers call.
 const FIRST_BUILTIN: u32 = 1500;
 
 /// Verifies a text.

@@ -109,7 +109,7 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
 }
 
 /// The range of an array's elements in both. In a havocked iteration anything may be stored, so the first candidate
-/// keeps the range of what entered.
+/// keeps the range of the state that entered.
 fn join_content(n: Option<Scalar>, by: Option<Scalar>, widen: Widen) -> Option<Scalar> {
     let (Some(n), Some(by)) = (n, by) else { return if widen == Widen::Not { n } else { n.or(by) } };
     let joined = n.join(&by);

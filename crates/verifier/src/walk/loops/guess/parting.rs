@@ -1,5 +1,5 @@
-//! Partitioning: finds places that hold none in some rounds of a loop, by comparing what entered it with what came
-//! back.
+//! Partitioning: finds places that hold none in some rounds of a loop, by comparing the state that entered it with the
+//! states that came back.
 //!
 //! Approach: one of both values is `-1` or null, and the other is something else. It is not known in advance whether a
 //! partition by the place ([`super::sides`]) helps, so it is tried only after all else has failed. Until then, only the
@@ -14,7 +14,7 @@ use crate::value::{Ty, Value};
 
 /// The most places by which rounds are partitioned.
 const MAX_PARTED: usize = 4;
-/// The most sides besides that of what entered.
+/// The most sides besides the side of the state that entered.
 const MAX_SIDES: usize = 5;
 
 /// The constants that are none: `-1` in 64, 32 and 16 bits, and null.

@@ -84,7 +84,8 @@ impl Of {
     fn is_in_sums(self, state: &State, names: &State) -> bool {
         match self {
             Of::Name(id) if id < FIRST_FREE_ID => state.min_len.get(id as usize - 1).is_some(),
-            // A pointer's name may denote a value before its region. That does not change after the relation was added.
+            // A pointer's name may denote a value before its region; whether it does so is fixed before the relation is
+            // added.
             Of::Name(id) => {
                 let mut named = state.frames.iter().flat_map(Frame::values).filter(|v| v.line_id() == id);
                 named.any(Value::is_of_no_negative) || names.sums.iter().any(|t| t.a == id || t.b == id)

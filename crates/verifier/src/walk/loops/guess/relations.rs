@@ -3,29 +3,29 @@
 //! Problem: `lo < hi`, `p + left = end`, `j <= i` hold in every round of a loop, and no fact about a single variable
 //! implies them. Approach (Houdini: Flanagan and Leino 2001), only after a simpler candidate has failed: every relation
 //! of these kinds that holds when the loop begins is assumed in the havocked candidate, beside relations that the
-//! program compared in a round and that held at the beginning, too. A relation that does not hold of what comes back is
-//! dropped, and the rest is tried again; so each remaining relation holds in the next round if it holds in this one.
-//! Values are compared with all facts of the state ([`crate::walk::linear`]).
+//! program compared in a round and that held at the beginning, too. A relation that does not hold of a state that comes
+//! back is dropped, and the rest is tried again; so each remaining relation holds in the next round if it holds in this
+//! one. Values are compared with all facts of the state ([`crate::walk::linear`]).
 //!
 //! Sums: `at + n <= rest` relates three values: the sum of two places, or of a place and an unchanged number, is at
 //! most a third, or at least it. Candidates are the facts about sums that a round which came back knows
 //! ([`Guess::see_sums`]), hence results of comparisons. Claim: with `S` the relation's own name, `V(S) = V(a) + V(b)`
 //! and `V(S) + bytes <= V(end)` hold in every round, where in the next round S denotes the sum of the places' values
-//! then. Proof: by induction. When the loop begins, the form `a + b + bytes - end` is proven to be at most 0 for what
-//! entered. On each path that comes back, it is proven of the values that the places have there, before any name passes
-//! to the next round. Between the two, S names nothing: [`Guess::next_round`] drops all facts about S and removes the
-//! name from values that have it, as it does with places' own names, so no fact about the old sum is taken for one
-//! about the new sum.
+//! then. Proof: by induction. When the loop begins, the form `a + b + bytes - end` is proven to be at most 0 for the
+//! state that entered. On each path that comes back, it is proven of the values that the places have there, before any
+//! name passes to the next round. Between the two, S names nothing: [`Guess::next_round`] drops all facts about S and
+//! removes the name from values that have it, as it does with places' own names, so no fact about the old sum is taken
+//! for one about the new sum.
 //!
 //! Where all else has failed ([`Shape::further`]), two more kinds are tried: as a bound, a sum that one path keeps and
-//! another decreases; and a bound of a multiple, `base + scale * left <= end`. They are proven like the others, of what
-//! entered and of what comes back, as the form `a + scale * b + bytes - end`, with `V(S) = V(a) + scale * V(b)`, so the
-//! proof above applies. [`clip`] also uses that neither V is negative, which [`Relation::holds`] requires: therefore
-//! `V(a)` and `scale * V(b)` are each at most the whole.
+//! another decreases; and a bound of a multiple, `base + scale * left <= end`. They are proven like the others, of the
+//! state that entered and of each that comes back, as the form `a + scale * b + bytes - end`, with `V(S) = V(a) + scale
+//! * V(b)`, so the proof above applies. [`clip`] also uses that neither V is negative, which [`Relation::holds`]
+//! requires: therefore `V(a)` and `scale * V(b)` are each at most the whole.
 //!
-//! Invariants: a relation is entered in a candidate only if it is proven of what entered the loop ([`Guess::relate`]),
-//! and in what came back only if it is proven there, of the values that the places have then. The parts of a sum are
-//! not negative.
+//! Invariants: a relation is entered in a candidate only if it is proven of the state that entered the loop
+//! ([`Guess::relate`]), and in a state that came back only if it is proven there, of the values that the places have
+//! then. The parts of a sum are not negative.
 
 use bpf_isa::{AluOp, Cond, Insn, Reg, Src};
 
@@ -99,7 +99,7 @@ impl Shape {
 
     /// Revises the relations after a havocked iteration. After the first, which assumed none: begins with relations
     /// that the program compared in it and that hold when the loop begins. After later ones: drops relations that did
-    /// not hold of what came back. Returns whether anything changed.
+    /// not hold of a state that came back. Returns whether anything changed.
     pub(super) fn revise_relations(&mut self, g: &mut Guess) -> bool {
         if self.related.is_none() {
             return false;

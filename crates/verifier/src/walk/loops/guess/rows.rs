@@ -61,7 +61,8 @@ fn may_move(v: &Value) -> bool {
     moves && !v.null && v.scale > 0
 }
 
-/// The places that a sample round moved by multiples of unchanged numbers, among those that it moved by no constant.
+/// The places that a sample round moved by multiples of unchanged numbers, among the places that it moved by no
+/// constant.
 pub(super) fn strides(entry: &State, back: &State, moved: impl Iterator<Item = Place>) -> Vec<Stride> {
     let tie = |v: &Value| (v.line_id(), v.scale, v.delta);
     let stays = |p: &Place| {

@@ -1,4 +1,5 @@
-//! The shape of a loop: what a round changes, observed by comparing what entered it with what came back.
+//! The shape of a loop: the changes of a round, observed by comparing the state that entered it with the state that
+//! came back.
 
 use bpf_isa::{AluOp, Width};
 
@@ -16,11 +17,11 @@ use crate::value::{Ty, Value};
 /// The change of a place in a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
-    /// It is increased by this constant.
+    /// A round adds this constant.
     Step(i32),
-    /// It moves by an amount that differs between rounds.
+    /// A round adds an amount that differs between rounds.
     Move,
-    /// It may become anything.
+    /// A round may leave any value.
     Any,
 }
 
@@ -56,7 +57,7 @@ pub(in crate::walk::loops) struct Shape {
     /// Whether no exit bounds the number of rounds at all, so that nothing is counted by them.
     pub(super) uncounted: bool,
     /// Pairs of places that held one number when the sample round began, and one number when it ended; the second is
-    /// earlier. Compilers keep copies of what a loop tests.
+    /// earlier. Compilers keep copies of numbers that a loop tests.
     pub(super) twins: Vec<(Place, Place)>,
     /// Places that go from one constant of a table to another.
     pub(super) tables: Tables,
@@ -276,7 +277,8 @@ pub(in crate::walk::loops) fn name_all(state: &mut State, shape: &mut Shape, nex
     }
 }
 
-/// Finds what a round changed, from what entered it and what came back. `false` if no candidate can be made.
+/// Finds the changes of a round, from the state that entered it and the state that came back. `false` if no candidate
+/// can be made.
 pub(in crate::walk::loops) fn compare(entry: &State, back: &State, shape: &mut Shape) -> bool {
     let same_held = entry.owed == back.owed && entry.locks == back.locks && entry.sections == back.sections;
     if entry.frames.len() != back.frames.len() || !same_held {

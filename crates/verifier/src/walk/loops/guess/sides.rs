@@ -3,10 +3,10 @@
 //!
 //! Problem: a range of both, from -1 to the last index, has no name, as no number with a name is negative; and the join
 //! of a pointer with null is nothing at all. Approach: rounds in which such a place holds none are separated from the
-//! others. A candidate has a state for each set of places that hold none ([`Side`]): the set of what entered the loop,
-//! and the sets that rounds were seen to come back to. On sides where the place holds something, it has a name of its
-//! own, like every place that moves. One walk of the body starts from each side; what comes back must be covered by the
-//! side that its own values select.
+//! others. A candidate has a state for each set of places that hold none ([`Side`]): the set of the state that entered
+//! the loop, and the sets that rounds were seen to come back to. On sides where the place holds something, it has a
+//! name of its own, like every place that moves. One walk of the body starts from each side; a state that comes back
+//! must be covered by the side that its own values select.
 //!
 //! Claim: the candidate as a whole, all its sides together, is an invariant. Proof: by induction over the rounds. One
 //! side covers the state that entered ([`Guess::new`]). A round that begins inside a side is one that the walk from
@@ -47,7 +47,7 @@ pub(super) struct Side {
 pub(super) struct Sides {
     /// For each place: the constant that is none, and the name of the place where it holds something, or 0.
     parted: Vec<(Place, u64, u32)>,
-    /// The side of [`Guess::state`], and the side of what entered.
+    /// The side of [`Guess::state`], and the side of the state that entered.
     now: u8,
     begun: u8,
     others: Vec<Side>,
@@ -169,7 +169,7 @@ impl Guess {
         self.sides.now
     }
 
-    /// Whether the present side is the side of what entered the loop.
+    /// Whether the present side is the side of the state that entered the loop.
     pub(super) fn is_begun_side(&self) -> bool {
         self.sides.now == self.sides.begun
     }
@@ -206,7 +206,8 @@ impl Guess {
         true
     }
 
-    /// Calls `with` for each side as the present one. The side of what entered comes last and stays the present one.
+    /// Calls `with` for each side as the present one. The side of the state that entered comes last and stays the
+    /// present one.
     pub(super) fn each_side(&mut self, mut with: impl FnMut(&mut Guess)) {
         let begun = self.sides.begun;
         let others: Vec<u8> = self.sides.others.iter().map(|s| s.bits).chain([self.sides.now]).collect();
@@ -309,7 +310,7 @@ impl Guess {
         }
     }
 
-    /// Refines the partition by what has come back. Returns whether it changed.
+    /// Refines the partition by the states that came back. Returns whether it changed.
     pub(in crate::walk::loops) fn part(&mut self, shape: &mut Shape) -> bool {
         let mut new = false;
         let seen = std::mem::take(&mut self.sides.seen);
@@ -394,8 +395,8 @@ impl Guess {
         }
     }
 
-    /// Takes the states of the other sides from what came back to the havocked candidate, in this candidate's names:
-    /// nothing else has entered these sides.
+    /// Takes the states of the other sides from the states that came back to the havocked candidate, in this
+    /// candidate's names: nothing else has entered these sides.
     pub(super) fn settle_sides(&mut self, loose: &Guess, names: &[(u32, u32)], next_id: &mut u32) {
         for side in &loose.sides.others {
             let Some(back) = &side.back else { continue };
@@ -423,7 +424,7 @@ impl Guess {
         }
     }
 
-    /// Weakens a place on the other sides as it was weakened on the side of what entered.
+    /// Weakens a place on the other sides as it was weakened on the side of the state that entered.
     pub(super) fn loosen_others(&mut self, place: Place, env: &Env<'_>, next_id: &mut u32) {
         let Guess { sides, .. } = self;
         for side in sides.others.iter_mut() {
@@ -446,7 +447,7 @@ impl Guess {
         self.other_sides().filter_map(|s| s.top().loops.last()).map(|m| m.k.n)
     }
 
-    /// Whether a path came back to a side other than that of what entered.
+    /// Whether a path came back to another side than the side of the state that entered.
     pub(super) fn came_back_apart(&self) -> bool {
         self.sides.others.iter().any(|s| s.back.is_some())
     }

@@ -1,10 +1,10 @@
 //! Places that go from one constant of a table to another: the state of an automaton.
 //!
-//! Problem: the possible values of such a place are those that the table leads to from its initial value. A havocked
-//! iteration in which the place may be anything loads from anywhere in the map that contains the table, and finds the
-//! contents of other tables, too. Approach: a place that comes back from a table is approximated from below instead: it
-//! has its initial value in the next havocked iteration, and also the values that came back in later ones, until
-//! nothing new does. Most automata are closed after a few steps, since ranges also contain the values between two
+//! Problem: the possible values of such a place are the entries that the table leads to from its initial value. A
+//! havocked iteration in which the place may be anything loads from anywhere in the map that contains the table, and
+//! finds the contents of other tables, too. Approach: a place that comes back from a table is approximated from below
+//! instead: it has its initial value in the next havocked iteration, and also the values that came back in later ones,
+//! until nothing new does. Most automata are closed after a few steps, since ranges also contain the values between two
 //! states.
 //!
 //! Invariant: this only affects which candidate is checked.
