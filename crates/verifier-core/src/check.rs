@@ -31,13 +31,13 @@ const MAX_PENDING: usize = 1 << 21;
 /// Approximate bytes of memory for a unit of [`State::size`].
 const PENDING_BYTES: usize = 128;
 
-/// Where a path continues after an instruction.
+/// The continuation of a path after an instruction.
 pub(crate) enum Flow {
-    /// At the next instruction.
+    /// The path goes on at the next instruction.
     Next,
-    /// At another instruction.
+    /// The path goes on at this instruction.
     To(InsnIdx),
-    /// Nowhere: the path ends.
+    /// The path ends.
     End,
 }
 

@@ -61,7 +61,7 @@ pub enum Escape {
     Argument {
         /// The function.
         name: String,
-        /// Which argument, from 1.
+        /// The number of the argument, from 1.
         arg: usize,
     },
     /// A call of a function that contained programs cannot use.

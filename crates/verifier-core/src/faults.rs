@@ -1,6 +1,6 @@
 //! Deliberate bugs in the core. Tests and proofs must find them.
 //!
-//! They exist only with the feature `faults`, which a release build refuses (`bpf-isa/src/faults.rs`).
+//! The faults exist only with the feature `faults`, which a release build refuses (`bpf-isa/src/faults.rs`).
 
 /// Whether this fault is planted on this thread. The argument is a variant of `Fault`.
 macro_rules! planted {

@@ -69,7 +69,7 @@ pub enum Why {
     Argument {
         /// The function.
         func: String,
-        /// Which argument, from 1.
+        /// The number of the argument, from 1.
         arg: usize,
         /// The requirement.
         expected: &'static str,

@@ -1,7 +1,7 @@
 //! Prototypes of the memory functions to which compilers emit calls (`memcpy`, `memset`, ...).
 //!
-//! They are called by index, like a host's functions. Their arguments are proven as for the kernel's helpers
-//! (`ARG_CONST_SIZE_OR_ZERO`): a bounded length, and memory of any kind with that many bytes. Unlike in C, the
+//! Programs call these functions by index, like a host's functions. Their arguments are proven as for the kernel's
+//! helpers (`ARG_CONST_SIZE_OR_ZERO`): a bounded length, and memory of any kind with that many bytes. Unlike in C, the
 //! arguments of `memcpy` may overlap, since nothing proves that they do not.
 
 use bpf_uapi::Builtin;

@@ -66,7 +66,7 @@ pub struct Region {
     pub name: Cow<'static, str>,
     /// Whether the program may write to it.
     pub writable: bool,
-    /// Upper bound of the length in bytes, promised by the host. At most [`Region::MAX_LEN`].
+    /// Upper bound of the length in bytes, promised by the host. The bound must be at most [`Region::MAX_LEN`].
     pub max_len: u32,
     /// Lower bound of the length in bytes, promised by the host. A program may access so many bytes without a
     /// comparison.

@@ -192,7 +192,8 @@ pub enum ObjectUse {
     GivenInstances,
     /// The function finds the instance for a CPU. The object lies in a map's value, from which its pointer was loaded.
     Instance,
-    /// The function creates another owner of the object, whoever owns it: the object has a `struct bpf_refcount`.
+    /// The function creates another owner of the object, which may be owned already: the object has a `struct
+    /// bpf_refcount`.
     Shared,
 }
 
@@ -467,21 +468,22 @@ pub enum Effect {
     /// No effect, and the call is allowed while a lock is held: the function never waits, and calls no function of the
     /// host.
     UnderLock,
-    /// It may sleep: the run gives up its execution slot and all protection against freeing meanwhile, and goes on in
-    /// another slot, maybe on another thread. Only programs that are sleepable ([`crate::Env::sleepable`]) may call it.
+    /// The function may sleep: the run gives up its execution slot and all protection against freeing meanwhile, and
+    /// goes on in another slot, maybe on another thread. Only programs that are sleepable ([`crate::Env::sleepable`])
+    /// may call it.
     Sleeps,
-    /// It begins a section of this kind.
+    /// The function begins a section of this kind.
     Enter(Section),
-    /// It ends the innermost section of this kind.
+    /// The function ends the innermost section of this kind.
     Leave(Section),
 }
 
 /// A part of a run in which the program may not sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Section {
-    /// From `bpf_rcu_read_lock` to `bpf_rcu_read_unlock`.
+    /// The section from `bpf_rcu_read_lock` to `bpf_rcu_read_unlock`.
     Rcu,
-    /// From `bpf_preempt_disable` to `bpf_preempt_enable`.
+    /// The section from `bpf_preempt_disable` to `bpf_preempt_enable`.
     Preempt,
 }
 

@@ -1,7 +1,7 @@
 //! Prototypes of the kernel's functions that programs call by name.
 //!
-//! They are called by index, like a host's functions. The linker of a program puts the prototypes of the named kfuncs
-//! into [`crate::Env::host_functions`].
+//! Programs call kfuncs by index, like a host's functions. The linker of a program puts the prototypes of the named
+//! kfuncs into [`crate::Env::host_functions`].
 
 use bpf_uapi::{Kfunc, MapType, MapTypes};
 

@@ -75,7 +75,7 @@ impl<'a> Checker<'a> {
         if state.owed().next().is_some() {
             return Err(Why::Held);
         }
-        // An object may declare that its program returns nothing. That does not override a context that reads the
+        // An object may declare that its program returns nothing, which does not override a context that reads the
         // result.
         if self.env.void && self.env.context.returns.is_none() {
             return Ok(Flow::End);

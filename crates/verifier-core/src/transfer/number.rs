@@ -37,7 +37,7 @@ impl Checker<'_> {
         state.known.name(Known { word, signed }).ok_or(Why::Fuel)
     }
 
-    /// A fresh name for a number in this set, as the signed or the unsigned integer, whichever has the shorter range.
+    /// A fresh name for a number in this set, as the signed or the unsigned integer, by the shorter range.
     pub(crate) fn fresh_number(&mut self, state: &mut State, word: Scalar) -> Res<Form> {
         if let Some(c) = word.as_const() {
             return Ok(Form::constant(c.into()).residue(64));
