@@ -2,8 +2,8 @@
 //!
 //! Blocks are maximal straight-line runs of slots, kept in program order, subprogram after subprogram, so that a block
 //! that does not end the flow falls through to the next one. An indirect jump has an edge to each target that its
-//! subprogram has, or, after [`Cfg::prune`], to those that a verifier has found. Unreachable blocks are in the graph
-//! and marked. Built in two linear sweeps into memory that is reused from program to program.
+//! subprogram has, or, after [`Cfg::prune`], to the targets that a verifier has found. Unreachable blocks are in the
+//! graph and marked. Built in two linear sweeps into memory that is reused from program to program.
 
 use bpf_isa::{Flow, Insn, InsnIdx, Program, SubprogId};
 use core::ops::Range;
@@ -129,7 +129,8 @@ impl Cfg {
         crate::small(word) * 64 + bits.trailing_zeros()
     }
 
-    /// Where each block goes. Jumps, branches and exits end their blocks, so one walk over both in order pairs them.
+    /// Sets the successors of each block. Jumps, branches and exits end their blocks, so one walk over both in order
+    /// pairs them.
     fn link(&mut self, program: &Program) {
         let (insns, mut flow) = (program.insns(), program.flow().iter());
         let mut ending = flow.next();
@@ -196,7 +197,7 @@ impl Cfg {
         self.spread_reachable();
     }
 
-    /// Takes out the edges of indirect jumps to what begins dead.
+    /// Removes the edges of indirect jumps to targets that are dead.
     fn prune_indirect(&mut self, program: &Program, dead: &impl Fn(InsnIdx) -> bool) {
         if self.indirect.is_empty() {
             return;
@@ -232,13 +233,14 @@ impl Cfg {
         self.subprogs[id.0 as usize].clone()
     }
 
-    /// Solves a backward data-flow problem over some blocks of a subprogram: calls `update`, which computes what holds
-    /// at a block's start from what holds at its successors' and says whether that changed, until nothing does.
+    /// Solves a backward data-flow problem over some blocks of a subprogram: calls `update`, which recomputes the facts
+    /// at a block's start from the facts at its successors' starts and returns whether they changed, until none
+    /// changes.
     ///
-    /// Program order is close to a topological order, so a few sweeps from the last block to the first settle what
-    /// compilers make. A program may be laid out in any other order, so that a sweep settles one block: what is
-    /// left after these sweeps is done from a list of the blocks whose successors changed, in time linear in the
-    /// edges (times how often a block can change).
+    /// Program order is close to a topological order, so a few sweeps from the last block to the first settle compiled
+    /// programs. A program may be laid out in any other order, so that a sweep settles one block: after these sweeps, a
+    /// list of the blocks whose successors changed is processed, in time linear in the edges (times how often a block
+    /// can change).
     pub fn flow_back(&self, blocks: Range<u32>, mut update: impl FnMut(BlockId) -> bool) {
         const SWEEPS: usize = 8;
         for _ in 0..SWEEPS {
@@ -306,7 +308,7 @@ impl Cfg {
         self.work.clear();
         for sub in &self.subprogs {
             self.blocks[sub.start as usize].reachable = true;
-            // Most jumps lead forward, to what this loop has yet to come to.
+            // Most jumps lead forward, to blocks that this loop has yet to visit.
             for i in sub.clone() {
                 let Block { taken, next, reachable, .. } = self.blocks[i as usize];
                 if reachable {

@@ -5,13 +5,13 @@
 //! both right before the call, but keep the table in a saved register when there are several calls, and merge paths
 //! that agree.
 //!
-//! Approach: forward data flow over basic blocks. A register's value is a constant or varies; a block
-//! that no path has reached yet knows nothing, which agrees with anything, so constants survive loops. Only copies are
-//! followed: compilers have folded the arithmetic already, and what is not folded becomes an indirect site, which is
-//! always correct. The naive twin in the tests collects the set of all values that reach each instruction.
+//! Approach: forward data flow over basic blocks. A register's value is a constant or varies; a block that no path has
+//! reached yet knows nothing, which agrees with anything, so constants survive loops. Only copies are followed:
+//! compilers have folded the arithmetic already, and unfolded arithmetic makes an indirect site, which is always
+//! correct. The naive twin in the tests collects the set of all values that reach each instruction.
 //!
-//! Invariant: what is reported holds on every path, whatever branches do. A verifier, which knows dead branches, may
-//! report more.
+//! Invariant: each reported constant holds on every path, whatever branches do. A verifier, which knows dead branches,
+//! may report more.
 
 use crate::{BlockId, Cfg, ConstTailCall, RegSet, defs};
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, SubprogId, Width};
@@ -20,9 +20,9 @@ use bpf_uapi::helper_id::TAIL_CALL;
 /// A register's value on every path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Value {
-    /// Not the same everywhere, or not known.
+    /// Values that differ between paths, or are not known.
     Varying,
-    /// This number.
+    /// The same number on every path.
     Number(u64),
     /// The pointer to the map with this index.
     Map(u32),
@@ -90,7 +90,7 @@ impl Constants {
         found
     }
 
-    /// Visits each instruction that some path reaches with what is known of the registers before it, ascending.
+    /// Visits each instruction that some path reaches, ascending, with the values of the registers before it.
     fn each(&mut self, program: &Program, cfg: &Cfg, mut visit: impl FnMut(InsnIdx, &Insn, &Regs)) {
         self.at_start.clear();
         self.at_start.resize(cfg.blocks().len(), None);

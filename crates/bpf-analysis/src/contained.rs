@@ -1,8 +1,8 @@
-//! How the accesses of a contained program are bounded in its code: what of memory they are confined to.
+//! How the accesses of a contained program are bounded in its code: the memory that each is confined to.
 //!
-//! Everything here is found by an analysis of its own, which follows pointers and no ranges, and believes nothing that
-//! the verifier has proven about numbers. So a compiler that confines each access as it is said here makes code that
-//! stays inside the program's own objects, whether the verifier's proofs are right or not.
+//! A separate analysis makes these facts. It follows pointers and no ranges, and uses nothing that the verifier has
+//! proven about numbers. Therefore, a compiler that confines each access by these facts makes code that stays inside
+//! the program's own objects, whether the verifier's proofs are right or not.
 
 use bpf_isa::Reg;
 
@@ -25,12 +25,12 @@ pub enum Object {
     },
 }
 
-/// Where a pointer leads.
+/// The object and the offset that a pointer leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// Which object.
+    /// The object.
     pub object: Object,
-    /// How far into it, if that is the same constant whenever control comes here.
+    /// The offset in the object in bytes, if it is the same constant whenever control comes here.
     pub off: Option<i64>,
 }
 
@@ -44,12 +44,12 @@ pub enum Home {
 }
 
 impl Home {
-    /// How many homes there are: ten registers, and the slots of the largest frame that is followed.
+    /// Number of homes: ten registers, and the tracked slots of a frame.
     pub const COUNT: usize = 10 + Home::SLOTS;
-    /// How many slots of a frame are followed.
+    /// Number of tracked slots of a frame.
     pub const SLOTS: usize = 64;
 
-    /// Its number, below [`Home::COUNT`].
+    /// The home's number, below [`Home::COUNT`].
     pub fn index(self) -> usize {
         match self {
             Home::Reg(reg) => reg.index().min(9),
@@ -64,7 +64,7 @@ pub enum Hold {
     /// Nothing.
     #[default]
     Nothing,
-    /// The second home's is the first one's from now on.
+    /// The start held for the first home is copied to the second home.
     Copy(Home, Home),
     /// The register leads to the first value of the map with this index.
     MapValue(Reg, u32),
@@ -72,12 +72,12 @@ pub enum Hold {
     Result,
 }
 
-/// How many bytes a call may use of what an argument points to.
+/// How many bytes a call may use behind an argument's pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extent {
     /// A constant number of bytes.
     Bytes(u32),
-    /// As many as the next argument register says.
+    /// As many bytes as the next argument register says.
     Next {
         /// Whether the function reads only the low 32 bits of that register.
         half: bool,
@@ -96,18 +96,18 @@ pub enum Passed {
     Context,
     /// The constant 0, whatever the register holds.
     Null,
-    /// A pointer, confined to where so many bytes of the object are.
+    /// A pointer, confined to offsets at which the object has as many bytes as the call uses.
     Pointer {
-        /// Where it leads.
+        /// The place that the pointer leads to.
         place: Place,
-        /// How much of that the call uses.
+        /// How many bytes the call uses.
         extent: Extent,
         /// The address is a multiple of this power of two, 8 at most.
         align: u8,
-        /// The register may hold null, which is passed on.
+        /// Whether the register may hold null, which the call then gets.
         null: bool,
     },
-    /// A pointer that a function of the program receives: the object's start goes with it.
+    /// A pointer that a function of the program receives, together with the start of its object.
     Held {
         /// The object is the caller's frame.
         frame: bool,
@@ -117,21 +117,22 @@ pub enum Passed {
 /// Everything that the analysis says of one instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Confined {
-    /// The analysis comes to it. Any other stops the run: control never comes there, if the verifier is right.
+    /// Whether the analysis reaches the instruction. An unreached instruction stops the run: control never comes there,
+    /// if the verifier is right.
     pub reached: bool,
-    /// Of a load, a store or an atomic operation: where the base register leads, without the instruction's offset.
-    /// `None`: it accesses no memory, or the arena.
+    /// For a load, a store or an atomic operation: the place that the base register leads to, without the instruction's
+    /// offset. `None`: the instruction accesses no memory, or the arena.
     pub place: Option<Place>,
     /// Actions on the starts of objects.
     pub hold: Hold,
-    /// Of a call: its place in [`Contained::calls`].
+    /// For a call: its index in [`Contained::calls`].
     pub call: Option<u32>,
 }
 
 /// How a whole program is contained.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Contained {
-    /// By instruction slot.
+    /// Facts by instruction slot.
     pub insns: Vec<Confined>,
     /// The arguments of calls.
     pub calls: Vec<[Passed; 5]>,
@@ -143,10 +144,10 @@ pub struct Contained {
     pub homes: Vec<u128>,
     /// By region of the context: where its bounds are.
     pub regions: Vec<RegionBounds>,
-    /// The bytes of the largest object that a call returns. Where there is none, as many others are used in its place,
-    /// beside [`Contained::MAX_CONSTANT`] and [`Contained::MAX_ACCESS`] at least.
+    /// The bytes of the largest object that a call returns. Where a call returns null, accesses go to this many bytes
+    /// of other memory, at least [`Contained::MAX_CONSTANT`] and [`Contained::MAX_ACCESS`].
     pub sink: u32,
-    /// Some call may move or resize the regions.
+    /// Whether some call may move or resize the regions.
     pub moves: bool,
 }
 
@@ -155,7 +156,7 @@ impl Contained {
     /// program runs.
     pub const MAX_CONSTANT: u32 = 1 << 16;
 
-    /// A call is given so many bytes at most of an object whose length is known only when the program runs.
+    /// Most bytes that a call may use of an object whose length is known only when the program runs.
     pub const MAX_ACCESS: u32 = 1 << 15;
 
     /// The bytes of memory that is used where there is no object.

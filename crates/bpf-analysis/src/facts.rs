@@ -62,12 +62,12 @@ pub enum MemKind {
     Arena,
 }
 
-/// The arena of a program: memory that it accesses at any number at all.
+/// The arena of a program: memory that it may access with any 64-bit number as the base.
 ///
 /// An access with [`MemKind::Arena`] is made at `start + (base & (window - 1)) + off`, where `base` is the whole base
 /// register and `off` the instruction's offset. The window, and [`ArenaFact::GUARD`] bytes before and behind it, are
-/// memory that programs may read and write, so no such access leaves it. That holds for this sum alone: what is added
-/// to `base` may not be added behind the `&` instead.
+/// memory that programs may read and write, so no such access leaves it. This bound holds for the sum in this form
+/// only: a compiler must not move an addition to `base` behind the `&`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArenaFact {
     /// The map's index in the program's map list.
@@ -79,8 +79,8 @@ pub struct ArenaFact {
 }
 
 impl ArenaFact {
-    /// An instruction's offset and size lead so far from the window at most: 15 bits before it; and 15 bits and seven
-    /// bytes behind its last one.
+    /// Bytes of memory before and behind the window. An instruction's offset and size reach at most 2^15 bytes before
+    /// the window, and 2^15 + 7 bytes behind its last byte.
     pub const GUARD: u64 = bpf_uapi::ARENA_GUARD;
 }
 
@@ -115,9 +115,9 @@ pub enum HeaderPlaces {
     },
 }
 
-/// An instruction that must be checked at run time, because its address was not proven to be where it may be.
+/// An instruction that must be checked at run time, because its address was not proven to be in bounds.
 ///
-/// Of a load or store, all bytes must be in the region. Of a conditional jump, which compares a pointer into the
+/// For a load or store, all bytes must be in the region. For a conditional jump, which compares a pointer into the
 /// region, both operands must be at most [`AccessCheck::BEFORE`] bytes before the region's start and less than
 /// [`AccessCheck::NEAR`] bytes behind it. Addresses further away may wrap round, so that the outcome of a comparison
 /// would tell where in memory the region is.
@@ -188,21 +188,21 @@ pub struct Facts {
     pub zeroed: Vec<Zeroed>,
     /// A hybrid verification has not proven that the program ends: it must run with a budget.
     pub needs_budget: bool,
-    /// About numbers and addresses, by instruction slot; empty if they were not asked for.
+    /// Facts about numbers and addresses, by instruction slot; empty if they were not requested.
     pub values: Vec<ValueFacts>,
-    /// Loops that were asked about, ascending by head.
+    /// Facts about the requested loops, ascending by head.
     pub loops: Vec<LoopFact>,
     /// The program's arena, if it refers to one.
     pub arena: Option<ArenaFact>,
     /// Where legacy packet loads find the packet's headers.
     pub headers: HeaderPlaces,
-    /// Calls that may throw, ascending: of what throws, and of functions that call it.
+    /// Calls that may throw, ascending: calls of functions that throw, and of functions that call those.
     pub throws: Vec<InsnIdx>,
     /// Exception callback: called with the thrown number, its result is the program's. Without one, the program returns
-    /// the thrown number. The main program has a call of it.
+    /// the thrown number. The main program contains a call of the callback.
     pub exception: Option<SubprogId>,
-    /// How its accesses are confined, if the program is to be contained. Nothing else here is believed then: code is
-    /// made as if the program were not verified, and what is dead stops the run.
+    /// How the program's accesses are confined, if the program is to be contained. Compilers then use no other fact:
+    /// code is made as if the program were not verified, and dead instructions stop the run.
     pub contained: Option<Box<Contained>>,
 }
 
@@ -211,9 +211,9 @@ pub struct Facts {
 pub struct Zeroed {
     /// The function.
     pub subprog: SubprogId,
-    /// They begin at r10 - depth: a multiple of 8.
+    /// Distance of the first byte below r10: a multiple of 8.
     pub depth: u32,
-    /// How many: a multiple of 8, not 0.
+    /// Number of bytes: a multiple of 8, not 0.
     pub bytes: u32,
 }
 

@@ -242,7 +242,8 @@ impl Loops {
         for head in (0..crate::small(count)).rev() {
             body.clear();
             let mut preds = std::mem::take(&mut w.preds[head as usize]);
-            // From where it is entered elsewhere: a loop around it has to contain that as what leads to its head.
+            // Predecessors that enter the loop elsewhere than at its head. An enclosing loop must contain them as it
+            // contains the predecessors of the head.
             let mut entries: Vec<u32> = Vec::new();
             for &p in &preds {
                 if !w.above(head, p) {

@@ -78,7 +78,7 @@ pub fn uses(insn: &Insn) -> RegSet {
     effects(insn).0
 }
 
-/// The registers an instruction writes, those that a call or packet load clobbers included.
+/// The registers an instruction writes, including the registers that a call or packet load clobbers.
 pub fn defs(insn: &Insn) -> RegSet {
     match insn {
         Insn::Call(_) | Insn::LoadAbs { .. } | Insn::LoadInd { .. } => RegSet::CALLER_SAVED,
@@ -86,10 +86,11 @@ pub fn defs(insn: &Insn) -> RegSet {
     }
 }
 
-/// The registers an instruction gives a value: of those that a call or packet load clobbers, only its result.
+/// The registers that an instruction sets. Of the registers that a call or packet load clobbers, only the result is
+/// included.
 ///
-/// For [`Liveness`](crate::Liveness), what is clobbered keeps its value. No verified program reads it; one that does,
-/// unverified, reads something that exists.
+/// For [`Liveness`](crate::Liveness), a clobbered register keeps its value. No verified program reads one; an
+/// unverified program that does reads an unspecified number.
 pub fn results(insn: &Insn) -> RegSet {
     effects(insn).1
 }

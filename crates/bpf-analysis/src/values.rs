@@ -1,8 +1,8 @@
 //! Facts about numbers, addresses and loops that a verifier has proven, for the optimiser.
 //!
 //! Invariants: a fact about an instruction is true each time that a run executes it, whatever path led there; a fact
-//! about a loop, each time that a run enters it. An instruction that no run reaches has facts that say nothing. Of
-//! numbers that decide nothing (no address, no comparison, no argument), little is known once paths have met.
+//! about a loop, each time that a run enters it. An instruction that no run reaches has facts that say nothing. Once
+//! paths have met, little is known of numbers on which no address, comparison or argument depends.
 
 use bpf_isa::InsnIdx;
 
@@ -25,7 +25,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// Any number, or something that is none.
+    /// No knowledge: any number, or a value that is not a number.
     pub const NOTHING: Known =
         Known { value: 0, mask: u64::MAX, umin: 0, umax: u64::MAX, smin: i64::MIN, smax: i64::MAX };
 
@@ -77,15 +77,15 @@ pub enum AccessRegion {
     CallerFrame,
     /// The context, as the program sees it.
     Context,
-    /// The context region with this index; 0 is the packet. Offsets count from where it begins at that moment: a call
-    /// that moves it begins another.
+    /// The context region with this index; 0 is the packet. Offsets count from where it begins at that moment: after a
+    /// call that moves the region, they count from its new start.
     Packet(u8),
-    /// A value of a map, by its index in the program's map list; `inner` if of one that was found in it. Offsets count
-    /// from the start of the value, of whichever element it is.
+    /// A value of a map of the program's map list, or of a map that was found in it. Offsets count from the start of
+    /// the element's value.
     MapValue {
         /// The map's index.
         map: u32,
-        /// The value is of a map that was found in that map.
+        /// Whether the value belongs to a map that was found in that map.
         inner: bool,
     },
     /// Other memory that a function gave the program, or its caller.
@@ -108,15 +108,15 @@ pub struct AccessFact {
 /// Facts about the numbers that an instruction works on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ValueFacts {
-    /// The destination register (of a comparison: its left side) before the instruction, if it reads that.
+    /// The destination register (of a comparison: its left side) before the instruction, if the instruction reads it.
     pub dst: Known,
-    /// The source register before it, or the one whose number is stored.
+    /// The source register, or the stored register, before the instruction.
     pub src: Known,
-    /// The register that it writes, after it. Says nothing of calls.
+    /// The register that the instruction writes, after it. [`Known::NOTHING`] for calls.
     pub result: Known,
-    /// The address that it accesses. `None`: none, or not always in the same region.
+    /// The address that the instruction accesses. `None`: it accesses no memory, or not always the same region.
     pub access: Option<AccessFact>,
-    /// Of a conditional jump that always goes the same way: whether it is taken.
+    /// For a conditional jump with one outcome in all runs: whether it is taken.
     pub taken: Option<bool>,
 }
 
@@ -125,8 +125,8 @@ pub struct ValueFacts {
 pub struct LoopFact {
     /// The first instruction of its head.
     pub head: InsnIdx,
-    /// Times, at most, that control comes back to the head after it has entered there. `None`: it is not known how
-    /// often. That every loop ends is known of any program that needs no budget.
+    /// Upper bound on how often control returns to the head after entering the loop. `None`: no bound is known. The
+    /// loop still ends if the program needs no budget.
     pub rounds: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Pruning the graph by what is known to be dead.
+//! Pruning the graph by dead instructions.
 
 use bpf_analysis::{BlockId, Cfg};
 use bpf_isa::{InsnIdx, Program, SubprogId, assemble};
@@ -26,7 +26,7 @@ fn edges_to_dead_blocks_go() {
     );
     assert_eq!(pruned(&p, &[3]), [(0, true, vec![1]), (1, true, vec![4]), (3, false, vec![4]), (4, true, vec![])]);
     assert_eq!(pruned(&p, &[1, 2]), [(0, true, vec![3]), (1, false, vec![4]), (3, true, vec![4]), (4, true, vec![])]);
-    // That would leave the jump nowhere to go: nothing is believed.
+    // With both successors dead, the jump would have none: the facts are ignored.
     assert!(pruned(&p, &[1, 2, 3, 4]).iter().all(|block| block.1));
 }
 
@@ -39,8 +39,7 @@ fn functions_that_only_dead_code_calls_are_unreachable() {
     assert!(blocks[0].1);
 }
 
-/// An indirect jump leads to each target of its function, and, once a verifier has been asked, to those that it
-/// reaches.
+/// An indirect jump leads to each target of its function, or, with a verifier's facts, to the targets that it reaches.
 #[test]
 fn indirect_jumps_have_an_edge_to_each_target() {
     let text = "r2 = 1\na: gotox r1\nb: r0 = r3\nexit\nc: r0 = r4\nexit\nr0 = 9\nexit";
