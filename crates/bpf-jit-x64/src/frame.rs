@@ -15,9 +15,9 @@
 //! from it page by page, from the top down: an overflow then faults in the guard instead of writing to whatever lies
 //! behind it.
 //!
-//! Invariants: with calls, rsp is 16-byte aligned at each of them. Of any 4096 bytes of machine stack between an entry
-//! sequence and the present rsp, at least one has been accessed: the return address that a call pushes, a saved
-//! register, or a probe.
+//! Invariants: with calls, rsp is 16-byte aligned at each of them. In any 4096 consecutive bytes of machine stack
+//! between an entry sequence and the present rsp, at least one byte has been accessed: the return address that a call
+//! pushes, a saved register, or a probe.
 
 use crate::Emitter;
 use crate::asm::{Addr, Memory, asm, mem, reg};
@@ -55,12 +55,12 @@ pub(crate) struct Frame {
     slots: u32,
     /// Bytes of the red zone that are used.
     red_zone: u32,
-    /// All of it, with the return address.
+    /// Bytes of the whole frame, with the return address.
     bytes: u32,
 }
 
 impl Gpr {
-    /// The memory operand so many bytes after what the register points to.
+    /// The memory operand `disp` bytes after the address in the register.
     pub(crate) fn at(self, disp: i32) -> Addr {
         Addr { base: self, disp }
     }
@@ -362,7 +362,7 @@ impl Emitter<'_> {
         Addr { base, disp: mem.off }
     }
 
-    /// The memory operand of a plain load or store; `scratch` is used for what is in slots. Changes flags.
+    /// The memory operand of a plain load or store; `scratch` is used for operands in slots. Changes flags.
     #[inline(always)]
     pub(crate) fn operand(&mut self, mem: Mem, scratch: Gpr) -> Memory {
         if let Base::Indexed { base, index, shift } = mem.base {

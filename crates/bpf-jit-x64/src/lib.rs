@@ -6,9 +6,9 @@
 //! scratch registers r10 and r11.
 //!
 //! Invariants: no memory, address or host is touched, so this crate works on any host; an op is correct wherever the
-//! allocation put its operands, and whichever of them share a register; what flags say outlives an op only as `Flags`
-//! notes, and no block's end.
-//! docs/book/reference/abi.md describes the machine ABI.
+//! allocation put its operands, even if some share a register; code uses flags that an earlier op has set only through
+//! [`Emitter`]'s `flags` and `selected`, which the begin of a block clears. docs/book/reference/abi.md describes the
+//! machine ABI.
 #![cfg(any(target_arch = "x86_64", feature = "any-host"))]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
@@ -109,20 +109,22 @@ pub struct Emitter<'a> {
     held: Option<Op>,
     /// Meaning of the flags at the end of the code, if an op's arithmetic has set them.
     flags: Option<Flags>,
-    /// The comparison that the flags still hold, of the selection that ends the code here.
+    /// The comparison of the last selection, and the end of its code. The flags still hold the comparison if the code
+    /// ends there.
     selected: Option<(Comparison, usize)>,
-    /// The slot that [`SCRATCH`](crate::regs::SCRATCH) has just been stored to, by the instruction that ends here.
+    /// The slot that the last instruction has stored [`SCRATCH`](crate::regs::SCRATCH) to, and the end of that
+    /// instruction.
     kept: Option<(u32, usize)>,
 }
 
-/// The zero flag says whether a register is zero.
+/// A note that the zero flag tells whether a register is zero.
 #[derive(Clone, Copy, Debug)]
 struct Flags {
-    /// Which.
+    /// The register.
     of: Gpr,
-    /// As far as this width; at 32 bits the upper half is zero.
+    /// The width of the comparison with zero; at 32 bits the upper half of the register is zero.
     width: Width,
-    /// After the instruction that ends here.
+    /// The offset at which the flags are valid: the end of the instruction that has set them.
     at: usize,
 }
 
@@ -131,7 +133,7 @@ impl bpf_jit::Emitter for Emitter<'_> {
     fn op(&mut self, op: &Op, insn: u32, next: BlockId) {
         let bound = self.held.map_or(0, |maker| size_bound(&maker));
         if bound == 0 {
-            // An access that traps is that of the instruction that loads.
+            // A faulting access is attributed to the instruction that loads.
             self.mark(insn);
         }
         let start = self.s.buf.len();
@@ -174,8 +176,8 @@ impl bpf_jit::Emitter for Emitter<'_> {
         self.s.bind(self.s.block(block));
     }
 
-    /// Decoded instructions are kept by lines of 64 bytes, and a line more a round costs a loop that is short up to a
-    /// quarter of its time (docs/book/explanation/speed.md). Padding that would be run is half a line at most.
+    /// Processors cache decoded instructions by lines of 64 bytes, and a short loop that spans one line more takes up
+    /// to a quarter more time (docs/book/explanation/speed.md). Padding that is executed has at most half a line.
     fn begin_loop(&mut self, falls: bool) {
         self.s.begin_loop(if falls { LOOP_PADDING / 2 } else { LOOP_PADDING });
     }
@@ -198,7 +200,7 @@ impl bpf_jit::Emitter for Emitter<'_> {
 }
 
 impl Emitter<'_> {
-    /// Everything before the first op.
+    /// Emits all code before the first op.
     fn enter(&mut self, shape: &Shape) {
         let indirect = shape.id.0 == 0 || shape.address_taken;
         if indirect && self.options.hardening.landing_pads {
@@ -213,7 +215,7 @@ impl Emitter<'_> {
         self.s.go(jump, to);
     }
 
-    /// Notes a change of the frame, if anybody wants to know.
+    /// Records a change of the frame for unwind tables, if the options request them.
     fn unwind_note(&mut self, op: UnwindOp) {
         self.s.note(op, self.options, self.code);
     }

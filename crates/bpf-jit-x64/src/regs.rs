@@ -80,7 +80,7 @@ const fn hosts<const N: usize>(regs: [Gpr; N]) -> [HostReg; N] {
     out
 }
 
-/// Cheapest encodings first: those that need no REX prefix, then those whose use as a base needs no SIB or
+/// Cheapest encodings first: registers that need no REX prefix, then registers whose use as a base needs no SIB or
 /// displacement.
 const POOL: [HostReg; 13] = hosts([Rax, Rcx, Rdx, Rsi, Rdi, R8, R9, Rbx, Rbp, R14, R15, R12, R13]);
 const SAVED: [HostReg; 6] = hosts(CALLEE_SAVED);

@@ -136,7 +136,8 @@ impl Emitter<'_> {
         cond.into()
     }
 
-    /// Compares with what is in a slot, there; false if there is no such operand, or it must come to a register.
+    /// Compares with a spill slot in place. Returns false if no operand is in a slot, or if it must be loaded to a
+    /// register.
     fn compare_slots(&mut self, Comparison { width, cond, a, b }: Comparison) -> bool {
         let test = cond == Cond::Set;
         let size = match width {
@@ -234,7 +235,8 @@ impl Emitter<'_> {
         // Moves leave the flags alone.
         let d = self.target(dst);
         self.load_into(Width::W64, d, of);
-        // One more is less minus one, and so with what is borrowed: the carry takes it back.
+        // `adc d, 0` adds the carry, and `sbb d, -1` adds 1 less the carry; `sbb d, 0` and `adc d, -1` subtract
+        // likewise.
         let (op, imm) = match (less, on_carry) {
             (false, true) => (Alu::Adc, 0),
             (false, false) => (Alu::Sbb, -1),
@@ -245,7 +247,7 @@ impl Emitter<'_> {
         self.put(dst, d);
     }
 
-    /// `cmp [m], imm`, or `test`, in the size of what lies there.
+    /// `cmp [m], imm`, or `test`, in the size of the memory operand.
     fn compare_memory(&mut self, size: Size, m: Memory, test: bool, imm: i32) {
         let cmp = Alu::Cmp as u8;
         match (size, test) {

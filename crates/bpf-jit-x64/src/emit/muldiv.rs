@@ -1,7 +1,7 @@
 //! Division, remainder and the high half of products.
 //!
 //! `div` divides rdx:rax, leaves the quotient in rax and the remainder in rdx, and traps where BPF defines a result: a
-//! zero divisor, and MIN / -1. Both are kept from it by what costs least:
+//! zero divisor, and MIN / -1. Both cases are handled before the division, in the cheapest way:
 //!
 //! | | quotient | remainder |
 //! |---|---|---|

@@ -67,7 +67,8 @@ fn mistaken(op: Op) -> Op {
     }
 }
 
-/// The test that is to notice. Random programs have nothing to say of what they link and whose address they take.
+/// The test that must detect the mistake. Random programs contain no tail calls, addresses of subprograms or frames, or
+/// bounds.
 fn witness(kind: Kind) -> fn(&mut dyn Target) {
     match kind {
         Kind::TailCall => tests::indirect_tail_calls,
@@ -82,7 +83,7 @@ fn witness(kind: Kind) -> fn(&mut dyn Target) {
 struct Mistaken {
     native: Native,
     kind: Kind,
-    /// It was given what it does not take, which is no mistake of its own.
+    /// Whether the backend refused a mistaken op, which is no wrong code.
     refused: bool,
 }
 
