@@ -1,13 +1,14 @@
-//! Where dynasm writes to.
+//! The byte vector that dynasm writes to.
 //!
-//! dynasm's own assemblers come with a registry of labels, an error state and a memory that they own. None of that is
-//! needed: the code goes to a `Vec<u8>` that lives as long as the backend, and labels are the business of
+//! dynasm's own assemblers come with a registry of labels, an error state and a memory that they own. The backend needs
+//! none of these: the code goes to a `Vec<u8>` that lives as long as the backend, and labels are the business of
 //! [`bpf_jit_code::layout::Layout`].
 //!
-//! Invariant: a dynamic immediate that dynasm cannot encode makes it panic, so whoever uses these macros has checked it
-//! before.
+//! Invariant: a dynamic immediate that dynasm cannot encode makes it panic, so every use of these macros has checked
+//! its immediates before.
 
-/// Appends what dynasm encodes to a byte vector: a word with dynamic fields by `push_u32`, constant bytes by `extend`.
+/// Appends the code that dynasm encodes to a byte vector: a word with dynamic fields by `push_u32`, constant bytes by
+/// `extend`.
 pub(crate) struct Sink<'a>(pub(crate) &'a mut Vec<u8>);
 
 impl Sink<'_> {

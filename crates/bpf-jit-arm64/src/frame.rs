@@ -267,7 +267,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Offset from sp of what lies `off` bytes from r10.
+    /// Offset from sp of the byte at r10 + `off`.
     pub(crate) fn frame_offset(&self, off: i32) -> i64 {
         i64::from(self.frame.total()) + i64::from(off)
     }
@@ -313,8 +313,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// The address of an operand, its base in a register (`TMP1` if it comes from a slot); `extended` is of what the
-    /// index is made.
+    /// The address of an operand, its base in a register (`TMP1` if it comes from a slot); `extended` is the value from
+    /// which the index is extended, if it is.
     pub(crate) fn address(&mut self, mem: Mem, extended: Option<(VReg, bool)>) -> Address {
         match mem.base {
             Base::Reg(v) => Address { base: self.get(v, TMP1), off: mem.off.into() },

@@ -71,7 +71,7 @@ const fn reaches(distance: i64, bits: u32, scale: u32) -> bool {
 }
 
 impl Jump {
-    /// The branch taken when this one is not, for those that depend on something.
+    /// The inverse of a conditional branch; any other branch as it is.
     fn inverted(self) -> Jump {
         match self {
             Jump::If(cc) => Jump::If(cc.inverted()),

@@ -5,8 +5,8 @@
 //! registers; operands in slots pass through four scratch registers (`regs`).
 //!
 //! Invariants: no memory, address or host is touched, so this crate works on any host; an op is correct wherever the
-//! allocation put its operands, and whichever of them share a register; what flags say outlives an op only as `told`;
-//! no immediate reaches dynasm unchecked. docs/book/reference/abi.md describes the machine ABI.
+//! allocation put its operands, even if some share a register; code uses flags that an earlier op has set only through
+//! [`Emitter`]'s `told`; no immediate reaches dynasm unchecked. docs/book/reference/abi.md describes the machine ABI.
 #![cfg(any(target_arch = "aarch64", feature = "any-host"))]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
@@ -133,14 +133,14 @@ impl bpf_jit::Emitter for Emitter<'_> {
 }
 
 impl Emitter<'_> {
-    /// Everything before the first op.
+    /// Emits all code before the first op.
     fn enter(&mut self, shape: &Shape) {
         self.prologue();
         self.parameters(shape);
     }
 
-    /// Notes what `op` has done to the flags, and to what they were made of. Arithmetic, loads and stores leave them
-    /// alone.
+    /// Drops the note about the flags if `op` may change them or the compared registers. Arithmetic, loads and stores
+    /// leave them alone.
     #[inline(always)]
     fn keep_told(&mut self, op: &Op) {
         let Some((Comparison { a, b, .. }, _)) = self.told else { return };

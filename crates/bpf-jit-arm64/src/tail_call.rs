@@ -1,7 +1,8 @@
 //! Tail calls.
 //!
-//! A site unwinds its own function completely and jumps to the target's entry, so each function saves what it likes.
-//! Everything that can make the call fall through is checked before anything is changed; the count is of jumps taken.
+//! A site unwinds its own function completely and jumps to the target's entry, so each function chooses the registers
+//! that it saves. Every condition under which the call falls through is checked before anything is changed;
+//! `tail_calls` counts the jumps taken.
 //!
 //! ```text
 //! dynamic                                  constant: a direct, patchable site
@@ -16,7 +17,7 @@
 //!   br   target
 //! out:
 //! ```
-//! Invariant: no value's register or slot is written before the count is.
+//! Invariant: no value's register or slot is written before `tail_calls` is.
 //!
 //! The index is 32 bits wide: it is compared as such, and extended as it is added. The target is in x16, so `bti c` is
 //! the landing pad of an entry, whether called or tail-called.

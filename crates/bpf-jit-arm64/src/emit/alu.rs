@@ -92,7 +92,7 @@ pub(crate) fn mov_imm(code: &mut Vec<u8>, d: Gpr, value: u64) {
 /// A constant as `add`, `sub`, `cmp` and `cmn` take it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AddImm {
-    /// Below 2^12.
+    /// An immediate below 2^12.
     Low(u32),
     /// A multiple of 2^12 below 2^24; the field holds the quotient.
     High(u32),
@@ -282,7 +282,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// A field of bits of what the op before reads, if that is what it and `op` make: one instruction.
+    /// Emits the op before and `op` as one bit-field instruction, if together they extract or insert a field. Returns
+    /// whether they do.
     #[inline(always)]
     fn field(&mut self, op: &Op) -> bool {
         let Some(maker) = &self.held else { return false };

@@ -17,7 +17,8 @@ impl Emitter<'_> {
         self.put(dst, d);
     }
 
-    /// Reverses the low `size` bytes. Of a half-word, the bytes above are not cleared: after a load they are zero.
+    /// Reverses the low `size` bytes. A reversed half-word leaves the bytes above it reversed, too: after a load these
+    /// are zero.
     pub(crate) fn swap_bytes(&mut self, size: Size, d: Gpr, s: Gpr) {
         match size {
             // A byte is its own reverse.

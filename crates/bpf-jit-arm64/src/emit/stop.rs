@@ -1,8 +1,8 @@
 //! Stopping a run.
 //!
-//! A check that fails branches to a stub behind the function, which notes where it was and goes on to the stop sequence
-//! of its reason, of which a program has at most one each. That stores what the runtime has to know, the stack pointer
-//! and the link register among it, and leaves for where the runtime wants stopped runs.
+//! A check that fails branches to a stub behind the function. The stub records the place of the check and branches to
+//! the stop sequence of its reason; a program has at most one sequence for each reason. The sequence stores the stack
+//! pointer, the link register and the stop code for the runtime, and leaves to the runtime's exit for stopped runs.
 
 use crate::asm::asm;
 use crate::emit::alu::mov_imm;
@@ -24,7 +24,7 @@ impl Emitter<'_> {
                     ldr X(TMP2), [XSP(at), offset];
                     subs X(TMP2), XSP(TMP2), u32::from(times);
                     str X(TMP2), [XSP(at), offset]);
-                // By the sign of what is left, as on every machine: a budget that wraps around goes on.
+                // The sign of the remaining budget decides, as on every machine: a budget that wraps around goes on.
                 (Jump::If(Cc::Mi), StopCode::Budget)
             }
             Check::Interrupt => {
