@@ -47,7 +47,7 @@ pub(crate) fn is_hard(op: AluOp) -> bool {
 }
 
 fn tnums<const W: u32>(all: &mut Vec<Obligation>) {
-    // Of a quotient or remainder no bit is known.
+    // No bit of a quotient or remainder is tracked, so both are excluded.
     let ops = AluOp::ALL.into_iter().filter(|op| *op != AluOp::Mul);
     all.extend(ops.map(|op| component::<Bits<W>>("bits", op, steps::bits)));
     all.push(proof(format!("bits of a constant at {W} bits"), || {

@@ -1,9 +1,9 @@
 //! Obligations of the verifier's rules about products and distances, and of its needs for lengths.
 //!
 //! Products and distances are of integers: a name stands for one that is not negative and below 2^81, as the walk holds
-//! it (`BEYOND`; most are numbers of 64 bits), a constant for whatever a bound or an offset may be. That what a name
-//! names is the integer, and not what is left of it modulo 2^64, is what the walk asks before it gives the name; for
-//! the distance of two pointers, that is proven here too, of bits.
+//! it (`BEYOND`; most are numbers of 64 bits), a constant for whatever a bound or an offset may be. Before the walk
+//! gives a name, it proves that the name stands for the integer itself, not for its remainder modulo 2^64; for the
+//! distance of two pointers, this is proven here too, in bit-vector arithmetic.
 
 use crate::obligation::{Obligation, proof};
 use crate::paths::integer::Z;
@@ -117,7 +117,8 @@ fn row<const N: usize>(rounds: [Z; N], by: Z, start: Z, [times, scale, delta]: [
     Some(rounds.map(|k| multiple.by(of_start.by(start).and(of_p.by(k.by(by)))).and(delta)))
 }
 
-/// The induction of `guess/rows.rs`. That what comes back is a length further is asked there of all that is known.
+/// The induction of `guess/rows.rs`. The premise that the value which comes back is one row length further is checked
+/// there, with all facts of the state.
 fn rows(all: &mut Vec<Obligation>) {
     let times = || between(1, i16::MAX.into());
     let began = move || [times(), times(), between(i32::MIN.into(), i32::MAX.into())];

@@ -2,9 +2,9 @@
 
 /// Why an obligation is not shown.
 pub(crate) enum Failure {
-    /// It does not hold, of these numbers.
+    /// The obligation is false for these numbers.
     Refuted(String),
-    /// Nobody knows.
+    /// The solver found no answer.
     Open(String),
 }
 

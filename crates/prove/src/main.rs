@@ -2,12 +2,13 @@
 //!
 //! Problem: one wrong bound in the verifier is a way out of the sandbox, one wrong rule of the optimiser a
 //! miscompilation, and tests see a few numbers of 2^64. Approach: the code that runs is generic over the kind of number
-//! (`bpf_isa::word`); here it runs on terms (`word`), once for each way through it (`paths`), and what must be true at
-//! the end of each way is put to z3 (`solver`). Nothing is translated, so nothing can be translated wrongly but the
-//! operations of one word, which are proven to be `u64`'s of sample numbers (`operations`). Products and quotients of
-//! two unknowns, which z3 cannot decide, are tried: all sets of few bits, and random numbers of 64 (`tries`).
+//! (`bpf_isa::word`); here it runs on terms (`word`), once for each path through it (`paths`), and z3 decides whether
+//! the claim at the end of each path is valid (`solver`). No code is translated to another language; only the
+//! operations of one word have a second implementation, as terms, which is compared with the operations of `u64` on
+//! sample numbers (`operations`). Products and quotients of two unknowns, which z3 cannot decide, are tried: all sets
+//! of few bits, and random numbers of 64 (`tries`).
 //!
-//! `cargo xtask prove` runs this; docs/book/explanation/trust.md has the table of what is proven and what is tried.
+//! `cargo xtask prove` runs this; docs/book/explanation/trust.md has the table of proven and of tried rules.
 //!
 //! Invariant: an obligation that is not shown to hold fails the run, whatever the reason.
 #![forbid(unsafe_code)]
@@ -35,10 +36,10 @@ use std::time::{Duration, Instant};
 #[derive(Parser)]
 #[command(about = "Proofs of the verifier's and the optimiser's rules by z3")]
 struct Cli {
-    /// Only obligations with this in their names.
+    /// Check only obligations whose names contain this text.
     #[arg(long)]
     only: Option<String>,
-    /// Also those that take minutes.
+    /// Check slow obligations, which take minutes, too.
     #[arg(long)]
     all: bool,
     /// Plant bugs in the verifier instead (feature `faults`).
@@ -89,7 +90,8 @@ fn all(cli: &Cli, solver: &mut Option<Solver>) -> (u32, u32) {
     (held, failed)
 }
 
-/// Whether numbers are found for which it does not hold: more than not to be shown.
+/// Returns whether the solver finds numbers for which the obligation is false. An obligation that is merely not shown
+/// does not count.
 fn refuted(obligation: &Obligation, solver: &mut Option<Solver>) -> (bool, Duration) {
     let (result, took) = obligation.check(solver);
     (matches!(result, Err(Failure::Refuted(_))), took)

@@ -11,7 +11,7 @@ use crate::paths::{any, assume, require};
 use crate::term::{Op, Term};
 use bpf_isa::word::{Signed, Wide, Word};
 
-/// Of which all pairs are compared.
+/// Sample numbers, all pairs of which are compared.
 const SAMPLES: [u64; 16] = [
     0,
     1,

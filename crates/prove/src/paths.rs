@@ -38,7 +38,7 @@ struct Choice {
     other: bool,
 }
 
-/// The ways through a piece of code: those that were taken, and where the run is.
+/// The paths through a piece of code: the choices of the current run, and the next choice.
 #[derive(Default)]
 struct Ways {
     choices: Vec<Choice>,
@@ -53,7 +53,7 @@ impl Ways {
         (self.at, self.path) = (0, Vec::new());
     }
 
-    /// The answer by what came before on this way. It is no choice.
+    /// The answer, if the conditions of the path so far decide it. A decided answer is no choice.
     fn known(&self, condition: Term) -> Option<bool> {
         let known = |term: Term| term.known() == Some(1) || self.path.contains(&term);
         match () {
@@ -63,8 +63,8 @@ impl Ways {
         }
     }
 
-    /// The answer that was chosen for this way. Only for what is decided by nothing else: the choices would be those of
-    /// other conditions.
+    /// The answer that was chosen for this run. Call only for conditions that [`Ways::known`] does not decide:
+    /// otherwise the choices would belong to other conditions.
     fn chosen(&mut self, condition: Term) -> Option<bool> {
         let choice = self.choices.get(self.at)?;
         Some(self.take(condition, choice.answer))
@@ -112,7 +112,7 @@ struct Proof {
     reached: bool,
 }
 
-/// How long the solver may think about what need not be known.
+/// Time for a query whose answer only prunes paths, so that no answer is needed.
 const AT_ONCE: Duration = Duration::from_millis(500);
 
 thread_local!(static PROOF: RefCell<Option<Proof>> = const { RefCell::new(None) });

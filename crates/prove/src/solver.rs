@@ -13,7 +13,7 @@ pub(crate) enum Answer {
     Unsat,
     /// There are these.
     Sat(String),
-    /// It cannot tell in the time it has.
+    /// The solver found no answer within its time.
     Unknown,
 }
 
@@ -46,7 +46,8 @@ impl Solver {
         self.until = Instant::now() + self.limit;
     }
 
-    /// Whether all of these can be true at once. The numbers are wanted only of what refutes a proof.
+    /// Whether all of these can be true at once. `numbers`: whether to return a model, which is needed only where it
+    /// refutes a proof.
     pub(crate) fn ask(&mut self, asserted: &[Term], timeout: Duration, numbers: bool) -> anyhow::Result<Answer> {
         if asserted.iter().any(|term| term.known() == Some(0)) {
             return Ok(Answer::Unsat);
@@ -93,7 +94,7 @@ impl Solver {
 
 impl Drop for Solver {
     fn drop(&mut self) {
-        // It is ours, and nobody waits for what it may still be about.
+        // The child belongs to this solver, and no caller waits for its answer.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

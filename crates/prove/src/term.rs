@@ -22,10 +22,10 @@ use std::fmt::Write;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Term(u32);
 
-/// The bits of what has no end: an integer. Constants of these fit 128 bits, with a sign.
+/// The number of bits of an unbounded integer. Constants of these fit 128 bits, with a sign.
 pub(crate) const INTEGER: u32 = 0;
 
-/// Operations of SMT-LIB's bit vectors, and of truth values; of integers, those that [`Op::of_integers`] names.
+/// Operations of SMT-LIB's bit vectors, and of truth values; [`Op::of_integers`] tells which of them apply to integers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Op {
     Add,
@@ -46,7 +46,7 @@ pub(crate) enum Op {
     Ule,
     Slt,
     Sle,
-    /// Of truth values, from here on.
+    /// Operations of truth values, from here on.
     Both,
     Either,
 }
@@ -318,7 +318,7 @@ impl Term {
         }
     }
 
-    /// Of a truth value.
+    /// The negation of a truth value.
     pub(crate) fn not(self) -> Term {
         match self.node() {
             Node::True => truth(false),
@@ -375,7 +375,7 @@ pub(crate) fn query(asserted: &[Term]) -> (String, Vec<Term>) {
         for term in asserted {
             wanted[term.0 as usize] = true;
         }
-        // Operands stand before what uses them.
+        // Operands stand before their uses.
         for i in (0..table.nodes.len()).rev().filter(|i| *i < table.nodes.len()) {
             if wanted[i] {
                 operands(&table.nodes[i].0).into_iter().flatten().for_each(|of| wanted[of.0 as usize] = true);

@@ -1,7 +1,7 @@
 //! Integers that are terms: the verifier's code about products and distances runs on them as on `i128`.
 //!
-//! They have no end, and `i128` has: that what is calculated fits is required of each step, as it would panic there. A
-//! product is asked of that by [`Integer::times`] instead.
+//! These integers are unbounded, and `i128` is not: each step requires that its result fits `i128`, since the code
+//! under proof would panic otherwise. For products, [`Integer::times`] checks this instead.
 
 use crate::paths::{any_integer, decide, require};
 use crate::term::{INTEGER, Op, Term};
@@ -43,7 +43,7 @@ impl Z {
         self
     }
 
-    /// The product, whatever it is: of what is claimed, not of code.
+    /// The unbounded product, for claims; code under proof uses the operators.
     pub(crate) fn by(self, other: Z) -> Z {
         Z::op(Op::Mul, self, other)
     }
