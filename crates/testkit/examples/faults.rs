@@ -33,7 +33,8 @@ fn main() -> ExitCode {
             let generated = generate(fault, &mut choices);
             let outcome = oracle.check(&generated, 4, &mut choices);
             let what = tally.count(&generated, outcome).err()?;
-            // The interpreter alone takes what only runs long for endless. From the same inputs.
+            // An oracle with the interpreter only takes long runs for endless ones, so the program is checked without
+            // the fault on the same inputs.
             plant(None);
             let mut choices = Choices::from_seed(seed);
             generate(fault, &mut choices);

@@ -42,11 +42,11 @@ pub enum Expected {
 /// Outcome of a case on an engine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It ran to its end with this r0.
+    /// The run ended with this r0.
     Returned(u64),
-    /// It was refused at load, with this message.
+    /// The program was refused at load, with this message.
     Rejected(String),
-    /// It was loaded and its run ended in an error.
+    /// The program was loaded and its run ended in an error.
     Stopped(String),
 }
 
@@ -68,7 +68,7 @@ impl Expected {
 pub struct Tally {
     /// How many did what was expected.
     pub passed: usize,
-    /// The names of those that did not.
+    /// The names of the cases that failed.
     pub failed: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ pub enum CaseError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         error: std::io::Error,
     },
     /// A line is not a case.
@@ -150,7 +150,7 @@ pub fn read(path: &Path) -> Result<Vec<Case>, CaseError> {
         .collect()
 }
 
-/// Runs every case of the file and prints those that fail.
+/// Runs every case of the file and prints the cases that fail.
 pub fn run(path: &Path, engine: &mut dyn FnMut(&Case) -> Outcome) -> Result<Tally, CaseError> {
     let mut tally = Tally::default();
     for case in read(path)? {

@@ -242,7 +242,7 @@ fn emit<B: Backend + Default>(program: &Program, options: &Options, arch: Arch, 
     }
 }
 
-/// How to compile.
+/// Options of a compilation.
 #[derive(Clone, Copy, Debug)]
 struct Options {
     opt_level: OptLevel,

@@ -79,8 +79,8 @@ impl std::error::Error for LoadError {}
 /// `attr` begins like the member of `union bpf_attr` that `command` takes, and every address and length in it names
 /// memory that the kernel may read, or write where the command writes, until this returns.
 unsafe fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<i32> {
-    // SAFETY: the caller vouches for what the attributes point to; the attributes themselves are `size_of::<T>()` bytes
-    // behind an exclusive reference.
+    // SAFETY: the caller vouches for the addresses and lengths in the attributes; the attributes themselves are
+    // `size_of::<T>()` bytes behind an exclusive reference.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
@@ -455,7 +455,8 @@ impl Program {
             info_len: size_of::<ProgInfo>() as u32,
             info: std::ptr::from_mut(info).expose_provenance() as u64,
         };
-        // SAFETY: `info` is `info_len` bytes behind an exclusive reference; the caller vouches for what it points to.
+        // SAFETY: `info` is `info_len` bytes behind an exclusive reference; the caller vouches for the addresses and
+        // lengths in it.
         unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut attr) }.map(drop)
     }
 }

@@ -14,7 +14,7 @@ use bpf_uapi::flags::create;
 pub struct KernelObject {
     programs: Vec<(String, Program)>,
     maps: Vec<(String, Map)>,
-    /// Templates of what maps of maps hold.
+    /// Templates of the inner maps of maps of maps.
     _inner: Vec<Map>,
 }
 
@@ -47,7 +47,7 @@ impl KernelObject {
                 let descriptor = match value {
                     InitialValue::Program(name) => match loaded.program(name) {
                         Ok(program) => program.fd(),
-                        // It was not asked for: the slot stays empty.
+                        // The program was not requested: the slot stays empty.
                         Err(_) => continue,
                     },
                     InitialValue::Map(index) => loaded.maps[*index].1.fd(),

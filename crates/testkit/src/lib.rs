@@ -56,11 +56,11 @@ pub fn command(binary: impl AsRef<std::ffi::OsStr>) -> std::process::Command {
     command
 }
 
-/// This test binary once more, to be given arguments: for what needs a process of its own.
+/// A command that runs this test binary, for tests that need a process of their own. The caller adds arguments.
 ///
 /// # Panics
 ///
-/// If the system does not say which file it is.
+/// If the system does not tell the path of the running binary.
 pub fn itself() -> std::process::Command {
     command(std::env::current_exe().expect("this file"))
 }

@@ -1,9 +1,9 @@
 //! Snapshots of emitted code: one file a case, both backends in it.
 //!
 //! A file begins with a program in BPF assembly; after it come `-- x64` and `-- arm64`, each followed by the machine
-//! code, every BPF instruction as a comment before what it became. No addresses and no bytes, so that a snapshot
-//! changes only when the shape of the code does. Entry and exit (code before the first instruction of a
-//! subprogram, and the code of `exit`) are shown only by files in a folder called `frame`.
+//! code, every BPF instruction as a comment before its machine code. No addresses and no bytes, so that a snapshot
+//! changes only when the shape of the code does. Entry and exit (code before the first instruction of a subprogram, and
+//! the code of `exit`) are shown only by files in a folder called `frame`.
 //!
 //! [`check`] compares; with `BLESS=1` in the environment (`cargo xtask bless`) it rewrites instead. A snapshot shows
 //! shape, never correctness: the caller also runs [`programs`] on every engine.
@@ -48,9 +48,9 @@ pub enum SnapshotError {
     /// A file or folder cannot be read or written.
     #[error("{path}: {error}")]
     Io {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         error: io::Error,
     },
     /// The program does not assemble or is not valid.
@@ -66,7 +66,7 @@ pub enum SnapshotError {
     Compile {
         /// The file.
         path: PathBuf,
-        /// For which architecture.
+        /// The architecture of the code.
         arch: Arch,
         /// Description of the error.
         message: String,

@@ -138,7 +138,7 @@ pub struct Generated {
     pub program: Program,
     /// Kind of context that the program runs on.
     pub context: Context,
-    /// Signatures by subprogram, of those that are global functions.
+    /// Signatures by subprogram; `None` for functions that are not global.
     pub globals: Vec<Option<Vec<Arg>>>,
     /// Whether its maps are used: a bit each.
     pub maps: u16,
@@ -203,11 +203,11 @@ pub fn generate(choices: &mut Choices<'_>) -> Generated {
 /// Kinds of statements that functions are made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// Of all statements but those about objects.
+    /// All statements except statements about objects.
     Mixed,
-    /// Of loops whose variables are related.
+    /// Loops whose variables are related.
     Related,
-    /// Half of them of objects that programs own.
+    /// Half of the statements are about objects that programs own.
     Owning,
 }
 

@@ -25,7 +25,7 @@ struct Known {
 }
 
 impl Known {
-    /// It notes that it ran, in order, and returns its verdict.
+    /// Loads a program that records its run, in order, and returns its verdict.
     fn load(linker: &Linker<()>, serial: u64, verdict: u64) -> Known {
         let text = format!(
             "r0 = {verdict} ll\nif r2 < 8 goto +4\nr3 = *(u64 *)(r1 + 0)\nr3 *= 31\nr3 += {serial}\n*(u64 *)(r1 + 0) = r3\nexit"

@@ -1,7 +1,7 @@
 //! Short counted loops against the interpreter: the optimiser does several of their rounds at a time.
 //!
-//! Problem: generated programs count a few rounds down to zero, so they never come near the ends of the numbers, to a
-//! limit that is stepped over, or to a stride that is not one. Approach: one loop whose start lies some rounds before
+//! Problem: generated programs count a few rounds down to zero, so they never come near the ends of the numbers, never
+//! step over a limit, and never have a stride other than one. Approach: one loop whose start lies some rounds before
 //! its limit, or beyond it, and whose limit lies at an end of the signed or unsigned numbers of either width. Loops
 //! that never end are stopped by the budget; it must stop both engines at the same instruction.
 
@@ -12,7 +12,7 @@ use bpf_jit::OptLevel;
 use bpf_jit_code::Arch;
 use bpf_runtime::{Mode, Raw};
 
-/// A loop, by its text.
+/// The assembler text of a program with one loop.
 fn text(c: &mut Choices) -> String {
     let small = |c: &mut Choices, n: u32| i64::from(c.below(n));
     let step = c.pick(&[1, 2, 3, 4, 7, 8, 1000, 65535, -1, -2, -3, -8]);

@@ -1,4 +1,4 @@
-//! Random sequences of what an operator does to an engine, beside a model: programs of every tier are loaded and
+//! Random sequences of an operator's actions on an engine, beside a model: programs of every tier are loaded and
 //! dropped, put into hooks and prog arrays one by one and by plans, plans are put back, and runs go on meanwhile.
 
 use crate::generate::Choices;
@@ -178,7 +178,7 @@ pub fn operations(data: &[u8]) {
         Operator::new(&engine, &account, &hooks, &array, choices).work(choices);
     });
     for slot in 0..SLOTS {
-        // It may be empty.
+        // The slot may be empty.
         let _ = array.clear(slot as u32);
     }
     drop((hooks, array));
@@ -312,7 +312,7 @@ impl<'e> Operator<'e> {
                 let known = &self.programs[choices.below(PROGRAMS as u32) as usize];
                 match choices.one_in(2) {
                     true => self.dispatcher.attach(&known.program).expect("room"),
-                    // It may not be there.
+                    // The program may not be attached.
                     false => drop(self.dispatcher.detach(&known.program)),
                 }
             }

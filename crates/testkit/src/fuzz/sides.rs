@@ -265,7 +265,7 @@ pub fn sides(data: &[u8]) {
         let mut config = options.config(mode);
         (config.budget, config.interruptible) = (Some(budget), options.checks);
         let linker = mixing_linker(config);
-        // SAFETY: all accesses are within the 136 bytes of memory, by what its first half holds, which no store
+        // SAFETY: all accesses are within the 136 bytes of memory: indices come from its first half, which no store
         // reaches; and the budget ends it.
         let loader = unsafe { linker.loader::<Raw>().unverified() };
         let program = loader.insns("sides", insns.clone()).expect("a valid program loads");

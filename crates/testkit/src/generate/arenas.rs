@@ -7,7 +7,7 @@
 //! are the same numbers wherever the memory is, so registers may hold and mix anything.
 //!
 //! Invariant: a program ends, within about 20,000 instructions; the verifier accepts it; the result, the bytes of the
-//! arena and whether an atomic stops it are functions of the [`ARENA_WORDS`] words at r1 and of what the arena held.
+//! arena and whether an atomic stops it are functions of the [`ARENA_WORDS`] words at r1 and of the arena's content.
 
 use super::Choices;
 use std::fmt::Write;
@@ -19,7 +19,7 @@ pub const ARENA_WORDS: usize = 4;
 const FREE: [u8; 7] = [0, 3, 4, 5, 6, 7, 8];
 /// Registers that a call preserves.
 const KEPT: [u8; 3] = [6, 7, 8];
-/// Of accesses: those at the ends of 16 bits reach beyond the window.
+/// Offsets of accesses. Those near the ends of 16 bits reach beyond the window.
 const OFFS: [i32; 14] = [0, 0, 0, 8, 16, -8, 3, -1, 4088, 4095, -4096, 32760, 32767, -32768];
 
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! Makes a failing program smaller.
 //!
 //! Delta debugging on instructions: take out runs of them, long runs first, as long as the program stays valid and
-//! still fails. Jumps over a gap are shortened; a jump into it goes to what follows. Taking out a loop's counter can
-//! make a loop endless, so the test must run candidates under a budget.
+//! still fails. Jumps over a gap are shortened; a jump into the gap goes to the next instruction. Taking out a loop's
+//! counter can make a loop endless, so the test must run candidates under a budget.
 
 use bpf_isa::{Callee, Imm64, Insn, Program};
 

@@ -34,13 +34,13 @@ enum Use {
 struct Maker<'a, 'b> {
     choices: &'a mut Choices<'b>,
     insns: Vec<Insn>,
-    /// By piece, of eight bytes each.
+    /// The use of each piece of eight bytes.
     uses: Vec<Use>,
-    /// How many loops are around.
+    /// Number of enclosing loops.
     depth: usize,
     /// Whether the stack's address is given to functions.
     lends: bool,
-    /// A loop around ends at what r7 is, which nothing inside writes.
+    /// Whether an enclosing loop ends at the number in r7, which its body must not write.
     limited: bool,
 }
 
@@ -114,7 +114,7 @@ impl Maker<'_, '_> {
         for piece in 0..self.uses.len() {
             let mut src = self.src();
             if !self.choices.one_in(3) {
-                // Of each its own: constants and copies need no place.
+                // Each piece gets a value of its own: constants and copies would need no place.
                 let factor = 2 * piece as i32 + 3;
                 self.insns.push(load(Size::DW, Reg::R0, Reg::R6, 8 * (piece as i16 % 8)));
                 self.insns.push(alu(Width::W64, AluOp::Mul, Reg::R0, Src::Imm(factor)));
@@ -240,7 +240,8 @@ impl Maker<'_, '_> {
         self.insns.push(Insn::Load { size, sign, dst, base: Reg::R10, off: Self::off(piece) + inside });
     }
 
-    /// By a count that was masked, with what the machine does or less or more, or changed by multiples of the width.
+    /// A shift whose count was masked, with the machine's mask or a narrower or wider one, or changed by multiples of
+    /// the width.
     fn shift(&mut self) {
         let (width, dst, count, of) = (self.width(), self.scalar(), self.scalar(), self.read());
         self.insns.push(mov(count, Src::Reg(of)));
@@ -481,7 +482,7 @@ impl Maker<'_, '_> {
             self.insns.push(add);
             self.jump_if((width, cond, counter, Src::Imm(0)), -length - 2);
         } else if ends == 0 {
-            // At the end.
+            // The test is at the end of the loop.
             let cond = if step == 1 && !kept && start >= 0 && start < most && self.choices.one_in(3) {
                 Cond::Ne
             } else {
@@ -491,7 +492,7 @@ impl Maker<'_, '_> {
             self.insns.push(add);
             self.jump_if((width, cond, counter, limit), -length - 2);
         } else if ends == 1 {
-            // At the beginning.
+            // The test is at the beginning of the loop.
             let cond = up(self).negate().unwrap_or(Cond::SGe);
             self.jump_if((width, cond, counter, limit), length + 2);
             self.insns.extend(body);

@@ -328,7 +328,7 @@ impl Builder<'_, '_> {
                 let (width, cond, bound) = self.counter_test();
                 self.jump_if(width, cond, counter, Src::Imm(bound), head);
                 self.pinned.remove(counter);
-                // It holds a number: zero.
+                // The counter holds a number: zero.
                 self.scalars.insert(counter);
             }
             (None, Some(off)) => {

@@ -110,7 +110,7 @@ impl Maker<'_, '_> {
         }
     }
 
-    /// Both counters or one go on, perhaps by what a copy is and a constant.
+    /// Advances one counter or both, by a constant or by a copy and a constant.
     fn step(&mut self, kind: u32) {
         let by = self.choices.pick(&[1, 1, 2, 4, -1, -2, -4]);
         let which = self.choices.below(2) as usize;

@@ -4,7 +4,7 @@
 use super::*;
 use std::collections::BTreeSet;
 
-/// The kind of an instruction, as the text of its variant and of what distinguishes opcodes.
+/// The kind of an instruction, as the text of its variant and of the fields that distinguish opcodes.
 fn kind(insn: &Insn) -> String {
     let operand = |src: &bpf_isa::Src| match src {
         bpf_isa::Src::Reg(_) => "X",

@@ -27,13 +27,13 @@ pub struct Loaded {
     pub maps: BTreeMap<String, Map>,
 }
 
-/// Why there is none.
+/// The reason for which the kernel has not loaded an object.
 #[derive(Debug, thiserror::Error)]
 pub enum NotLoaded {
     /// There is no loader here, or no file system for it.
     #[error("the kernel's loader is not to be had: {0}")]
     NoLoader(io::Error),
-    /// It refused the object, with these words.
+    /// The loader refused the object, with these words.
     #[error("refused: {0}")]
     Refused(String),
 }
@@ -51,7 +51,7 @@ impl Pins {
         // SAFETY: the strings end in zero bytes and are only read; no data is passed.
         let mounted =
             unsafe { libc::mount(c"bpf".as_ptr(), target.as_ptr(), c"bpf".as_ptr(), 0, std::ptr::null()) } == 0;
-        // Before anything else asks the system.
+        // The error is read before another system call replaces it.
         let error = io::Error::last_os_error();
         if !mounted {
             let _ = fs::remove_dir(&path);

@@ -276,7 +276,7 @@ impl Builder<'_, '_> {
             self.add(Reg::R1, Reg::R2);
             self.touch(Size::B, Reg::R1, 0, true);
         }
-        // It may have changed the last four numbers, not the context.
+        // The callback may have changed the last four numbers, not the context.
         if self.c.one_in(4) {
             self.reload_ctx();
         }

@@ -231,7 +231,7 @@ impl Builder<'_, '_> {
         self.push(Insn::Call(Callee::Helper(id)));
     }
 
-    /// A jump over what `body` makes.
+    /// A jump over the instructions of `body`.
     pub(super) fn skip(&mut self, jump: impl FnOnce(i16) -> Insn, body: impl FnOnce(&mut Self)) {
         let at = self.code.len();
         self.push(Insn::Exit);

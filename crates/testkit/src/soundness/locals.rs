@@ -5,7 +5,7 @@
 //! a use after it, a result that may be null taken for an address, a slice kept while the packet moves, an object or
 //! its element written.
 //!
-//! They lie below the values, an iterator in 8 bytes and a dynptr in 16, and nothing else is there.
+//! These objects lie below the values, an iterator in 8 bytes and a dynptr in 16, and nothing else is there.
 
 use super::emit::{Builder, POINTERS, VALUES, VALUES_LEN, slot};
 use super::statements::Place;
@@ -35,18 +35,18 @@ enum WrongLoop {
     Unbounded,
     /// The iterator is not ended, or not where the loop is left in the middle.
     Unended,
-    /// It is used after its end.
+    /// The iterator is used after its end.
     Ended,
 }
 
 /// Planted error of a use of a dynptr.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WrongDynptr {
-    /// It is made of more memory than there is.
+    /// The dynptr is made of more memory than there is.
     Larger,
-    /// A slice is used after what it leads to is gone: the packet has moved, or the record is given back.
+    /// A slice is used after its memory is gone: the packet has moved, or the record was submitted or discarded.
     Stale,
-    /// The record is not given back, or twice.
+    /// The record is not submitted, or is submitted twice.
     Unended,
     /// A slice is longer than was asked for.
     Beyond,
@@ -77,8 +77,8 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// A loop around the end of one iterator, which has run out before or soon, that goes round if there is an element
-    /// of what was made in the round: that bounds nothing.
+    /// A loop that ends one iterator and continues while a second iterator, made anew in each round, has an element.
+    /// The second iterator bounds no rounds.
     fn made_each_round(&mut self) {
         let free: Vec<usize> = (0..ITERATORS.len()).filter(|i| self.busy.iterators >> i & 1 == 0).collect();
         let [outer, inner, ..] = free[..] else { return self.arithmetic() };
@@ -365,7 +365,7 @@ impl Builder<'_, '_> {
                 self.imm(Reg::R3, 0);
                 self.address(Reg::R4, Reg::R10, at.into());
                 self.helper(198);
-                // All of it, for what was there before differs from engine to engine.
+                // The whole record is written, since its former bytes differ from engine to engine.
                 self.copy(at, (true, RECORD, 0));
             }
             Kind::Packet => {

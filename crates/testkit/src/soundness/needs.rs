@@ -1,5 +1,5 @@
-//! Statements about what a value is bounded by, when that is not its own number: a comparison of another one that it is
-//! tied to, a shift there and back, a difference of two pointers, a slot far down.
+//! Statements in which a value is bounded indirectly: by a comparison of another number that it is tied to, by a shift
+//! there and back, by a difference of two pointers, or through a slot far down.
 //!
 //! Whether two paths may be merged before the use depends on what the use needs of each of these, so between them lie
 //! joins whose ways agree in every number, and differ in what ties the numbers.

@@ -26,12 +26,12 @@ enum Class {
     Crate,
 }
 
-/// Where lists and trees are.
+/// The owner of a lock, a list and a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Home {
-    /// In a map's value.
+    /// A value of this map.
     Value(MapId),
-    /// In the object in this pointer's slot.
+    /// The object whose pointer is in this slot, and its class.
     Object(usize, Class),
 }
 
@@ -56,18 +56,19 @@ impl Part {
     }
 }
 
-/// Where a value has its list, its tree, and pointers to a plain object, a node, and the two with locks.
+/// Offsets in a map's value of its list, its tree, and its pointers to a plain object, a node, and the two objects with
+/// locks.
 pub(super) const LIST: u32 = 8;
 pub(super) const TREE: u32 = 24;
 pub(super) const PLAIN: u32 = 40;
 pub(super) const NODE: u32 = 48;
 pub(super) const BIN: u32 = 56;
 pub(super) const CRATE: u32 = 64;
-/// Where an object with a lock has that, its list and its tree.
+/// Offsets in an object with a lock of the lock, the list and the tree.
 pub(super) const BIN_LOCK: u32 = 8;
 pub(super) const BIN_LIST: u32 = 16;
 pub(super) const BIN_TREE: u32 = 40;
-/// Where an object has its nodes.
+/// Offsets in an object of its nodes.
 pub(super) const LIST_NODE: i32 = 8;
 pub(super) const TREE_NODE: i32 = 32;
 
@@ -92,7 +93,7 @@ impl Class {
         }
     }
 
-    /// Offsets of what is no number.
+    /// Offsets at which there is no number.
     fn fields(self) -> &'static [i16] {
         match self {
             Class::Node => &[8, 24, 32, 60, 64, 72, 80],
@@ -102,7 +103,7 @@ impl Class {
         }
     }
 
-    /// Where it has a kptr, and to what.
+    /// The offset of its kptr, and the class that the kptr refers to.
     fn kptr(self) -> Option<(i32, Class)> {
         match self {
             Class::Node => Some((72, Class::Plain)),
@@ -116,7 +117,7 @@ impl Class {
         if resilient { Class::Crate } else { Class::Bin }
     }
 
-    /// Where a value has a kptr to it.
+    /// The offset in a map's value of a kptr to the class.
     fn stash(self) -> Option<u32> {
         match self {
             Class::Node => Some(NODE),
@@ -360,7 +361,7 @@ impl Builder<'_, '_> {
             _ => {}
         };
         match (self.c.below(6), class) {
-            // It is kept.
+            // The object is not given up.
             _ if how == 3 => {}
             (0 | 1, Class::Node) => self.link(i),
             (2, Class::Node) if depth < 2 && self.free_pointer().is_some() => {

@@ -4,10 +4,10 @@
 //! on the interpreter is watched: before each instruction the registers must lie in an abstract state recorded for it,
 //! each access must be to memory that the run was given, and nothing may end the run but its exit. Then the same on the
 //! others, from the same maps and packet at other addresses: result, packet, context and maps must be equal. A machine
-//! stack full of [`POISON`] beneath the run, and different bytes around the packet on each engine, make a difference of
-//! what is read but was never written; different addresses make one of an address that gets out.
+//! stack full of [`POISON`] beneath the run, and different bytes around the packet on each engine, reveal reads of
+//! memory that was never written; different addresses reveal an address that gets out.
 //!
-//! Only what the interpreter has found harmless runs as machine code.
+//! Only programs that the interpreter has found harmless run as machine code.
 //!
 //! A program that ends may still take long: a may_goto allows 8 million rounds, and a loop that is proven from a guess
 //! costs the verifier nothing for running 2^31 rounds. A run that spends the interpreter's budget is therefore neither
@@ -46,20 +46,20 @@ const VERIFIED_AGAIN: u64 = 16;
 /// The kind of code that is made of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Code {
-    /// At this level.
+    /// Code of this optimisation level.
     Plain(OptLevel),
-    /// With each access confined.
+    /// Code in which each access is confined.
     Contained,
 }
 
 /// How an engine comes to the verifier's facts.
 #[derive(Clone, Copy)]
 pub(super) enum Verified {
-    /// By verifying, each step recorded.
+    /// The engine verifies, and records each step.
     Watched,
-    /// From the last that was watched.
+    /// The engine takes the facts of the last watched verification.
     Before,
-    /// By verifying.
+    /// The engine verifies again.
     Again,
 }
 
@@ -156,7 +156,7 @@ pub(super) struct Output {
 /// Checks programs, one after the other.
 #[derive(Debug)]
 pub struct Oracle {
-    /// For most programs, and for those that may take longer to verify.
+    /// Interpreters for most programs, and for programs that may take longer to verify.
     interpreters: [World; 2],
     machine: Option<World>,
     /// Machine code that counts, for runs that take long.
@@ -164,7 +164,7 @@ pub struct Oracle {
     accepted: u64,
     /// Whether each engine verifies each program, and all may take long.
     pub thorough: bool,
-    /// Programs that ran contained as well, and those that cannot be, by reason.
+    /// Number of programs that ran contained as well, and of programs that cannot, by reason.
     pub contained: (u64, BTreeMap<String, u64>),
 }
 
@@ -186,8 +186,8 @@ impl Oracle {
         Oracle { machine: jit(None), patient: jit(Some(patience)), ..Oracle::interpreter_only() }
     }
 
-    /// One with the interpreter alone, for verifiers that are wrong on purpose: a run beyond its budget is a violation,
-    /// so what is found must be compared with what is found without the fault.
+    /// An oracle with the interpreter only, for verifiers that are wrong on purpose. A run beyond its budget is a
+    /// violation, so a finding must be compared with a check without the fault.
     pub fn interpreter_only() -> Oracle {
         let interpreters = [SHORT, LONG].map(|steps| World::new(Mode::Interpreter, Some(BUDGET), steps));
         Oracle {

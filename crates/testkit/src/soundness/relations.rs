@@ -1,5 +1,5 @@
-//! Loops whose safety hangs on what several variables are to each other: `out <= in`, `i + j == n`, a pointer and what
-//! is left after it, two pointers, what falls beside what rises.
+//! Loops whose safety depends on relations between variables: `out <= in`, `i + j == n`, a pointer and the number of
+//! bytes behind it, two pointers, a falling variable beside a rising one.
 //!
 //! A loop is made of *moves* of two numbers, a bound and two packet pointers, in registers and slots: steps, steps on
 //! one of two ways, sums and differences behind a comparison, copies, multiples, halves, narrow ones; accesses at them,
@@ -11,7 +11,7 @@ use super::emit::{Builder, POINTERS, SIZES, WIDTHS, slot};
 use super::{Context, GLOBAL_VALUE, MapId, Role};
 use bpf_isa::{AluOp, Cond, Insn, Reg, Size, Src, Width};
 
-/// Where a variable is.
+/// The place of a variable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Var {
     Reg(Reg),

@@ -1,5 +1,6 @@
-//! Statements about loops that the verifier proves from a guess, and about what ends them: numbers that move by a step,
-//! or by another on one of the ways; ends that are numbers or the packet's; counts that wrap; rounds around rounds.
+//! Statements about loops that the verifier proves from a candidate invariant, and about their ends: numbers that move
+//! by a step, or by another on one of the ways; ends that are numbers or the packet's; counts that wrap; rounds around
+//! rounds.
 //!
 //! Their numbers are offsets that reach just as far as the memory does, so a bound that is wrong by one shows. Most of
 //! them run often, and cost the verifier no more for it.

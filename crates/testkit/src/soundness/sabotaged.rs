@@ -30,7 +30,7 @@ pub struct Contained {
     pub contained: u64,
     /// Runs.
     pub runs: u64,
-    /// Runs that were ended: by the budget, or by what their instructions may not do.
+    /// Runs that were ended: by the budget, or by a forbidden action of an instruction.
     pub stopped: u64,
     /// Programs whose results differ from run to run, so that reads of canaries would not be noticed.
     pub undetermined: u64,

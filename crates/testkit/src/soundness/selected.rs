@@ -193,7 +193,7 @@ pub struct Unselected {
     pub text: String,
 }
 
-/// Counts of what was checked.
+/// Counts of checked programs and accesses.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Selected {
     /// Instructions that access memory.

@@ -497,7 +497,7 @@ impl Builder<'_, '_> {
         }
         let (dst, size) = (self.target(), self.c.pick(&SIZES));
         self.load(size, dst, Reg::R10, off);
-        // Where it is seen.
+        // The loaded number is stored to a map, so that the engines' results differ if it does.
         self.map_value(Reg::R1, MapId::Global, 0);
         self.store(Size::DW, Reg::R1, 0, Src::Reg(dst));
     }

@@ -166,7 +166,7 @@ impl World {
             }
         }
         for map in [MapId::Holding, MapId::HoldingResilient].into_iter().filter(|map| uses(*map)) {
-            // By that it lets go of what it holds.
+            // The update releases the objects that the value holds.
             let mut value = bytes(HOLDING_VALUE);
             value[..72].fill(0);
             self.at(map).update(&index(0), &value, 0)?;

@@ -67,7 +67,7 @@ fn ports() -> Vec<u8> {
     [&[0x12, 0x34, 0x00, 0x35][..], &[0; 16]].concat()
 }
 
-/// Each with what it shows.
+/// Packets, each with the property that it tests.
 fn packets() -> Vec<(&'static str, Vec<u8>)> {
     let plain = |protocol| ipv4(protocol, 0, [0, 0], ports());
     vec![

@@ -51,10 +51,9 @@ fn sides() {
 #[cfg(feature = "faults")]
 const FAULT: &str = "BPF_FAULT";
 
-/// The comparison is worth something only if it notices: each deliberate bug in the optimiser. Bugs in how registers
-/// are allocated would be found by what else a process does; `bpf-jit`'s tests have a checker that finds them. Each is
-/// looked for in a process of its own, since what it makes wrong may be an address: then the end of that process is
-/// what is found.
+/// The comparison detects each planted fault of the optimiser. Faults of register allocation are excluded: they would
+/// break other code of the process, and `bpf-jit`'s tests have a checker that detects them. Each fault runs in a
+/// process of its own, since it may make a wrong address: the end of that process counts as a detection.
 #[cfg(feature = "faults")]
 #[test]
 fn faults_of_the_optimiser_are_found() {
@@ -77,7 +76,8 @@ fn faults_of_the_optimiser_are_found() {
         let last = said.lines().rev().find_map(|line| line.strip_prefix("input "));
         let found = match said.lines().find_map(|line| line.strip_prefix("found ")) {
             Some(found) => found.parse().ok(),
-            // It is not the input by itself that ends a process.
+            // The process ended: the last input is run once more without the fault, to show that the input alone does
+            // not end a process.
             None if !ended.success() => last.and_then(|last| last.parse().ok()).filter(|seed| {
                 body_for(fault)(&input(*seed));
                 true

@@ -1,5 +1,5 @@
 //! The one setting [`Hardening`], as emitted: everything that the JITs and the dispatcher emit is disassembled and
-//! searched for indirect branches and for what stands where one may land. Both architectures, on any host.
+//! searched for indirect branches and for landing pads. Both architectures, on any host.
 
 use bpf_analysis::{CallArity, Facts};
 use bpf_disasm::lines;

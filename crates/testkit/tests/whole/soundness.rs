@@ -165,8 +165,8 @@ fn contained_programs_stay_inside_whatever_is_believed() {
     assert!(!native || checked.accesses > 40 * seen.contained && checked.selections > 2 * seen.contained, "{seen:?}");
 }
 
-/// The programs that a mistake of the verifier would let through (the refused halves of its pairs, among them those
-/// that reviews have found), with their safe twins, stay inside their objects although nothing is proven of them.
+/// The programs that a mistake of the verifier would let through (the refused halves of its pairs, which include
+/// attacks found by reviews), with their safe twins, stay inside their objects when loaded contained and unproven.
 #[test]
 fn pairs_of_the_verifier_stay_inside_unverified() {
     if bpf_runtime::Arch::HOST.is_none() {
