@@ -139,9 +139,11 @@ pub(crate) fn verifying_engine(
     Engine::new(config).context("cannot set up the engine")
 }
 
-/// Creates an engine with the limits of a described host.
-pub(crate) fn host_engine(args: &EngineArgs, host: &HostInterface) -> Result<Engine> {
-    let mut config = config(args, None);
+/// Creates an engine with the limits of a described host. If `counted`, programs are interpreted and executions of
+/// their instructions are counted.
+pub(crate) fn host_engine(args: &EngineArgs, host: &HostInterface, counted: bool) -> Result<Engine> {
+    let mut config = config(if counted { &EngineArgs::INTERPRETER } else { args }, None);
+    config.coverage = counted;
     host.configure(&mut config);
     Engine::new(config).context("cannot set up the engine")
 }

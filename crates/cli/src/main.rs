@@ -10,6 +10,7 @@
 mod build;
 mod cases;
 mod context;
+mod coverage;
 mod disasm;
 mod fill;
 mod header;

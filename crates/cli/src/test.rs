@@ -8,6 +8,7 @@
 //! numbers are those of the case. Everything that the file says is checked: a name that does not exist is an error with
 //! its place, and not a case that passes.
 
+use crate::coverage::{Covered, FileReport};
 use crate::load::{self, EngineArgs, NoHost};
 use crate::out::{self, Look, line};
 use crate::{fill, host, input, maps};
@@ -42,9 +43,21 @@ pub(crate) struct Args {
     /// Write the results as JUnit's XML, too.
     #[arg(long, value_name = "FILE.xml")]
     junit: Option<PathBuf>,
+    /// Interpret the programs, and show how often the cases executed each source line.
+    #[arg(long)]
+    coverage: bool,
+    /// Interpret the programs, and write how often the cases executed each source line, as lcov's trace file.
+    #[arg(long, value_name = "FILE.info")]
+    lcov: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl Args {
+    fn covers(&self) -> bool {
+        self.coverage || self.lcov.is_some()
+    }
 }
 
 /// A test file.
@@ -137,14 +150,16 @@ struct Report<'a> {
     passed: usize,
     failed: usize,
     cases: &'a [Outcome],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    coverage: Vec<FileReport<'a>>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let mut outcomes = Vec::new();
+    let (mut outcomes, mut covered) = (Vec::new(), Covered::default());
     let named = args.host.as_deref().map(host::read).transpose()?;
     for path in &args.files {
         let shown = path.display().to_string();
-        outcomes.extend(test_file(path, named.as_ref(), args).with_context(|| shown)?);
+        outcomes.extend(test_file(path, named.as_ref(), args, &mut covered).with_context(|| shown)?);
     }
     ensure!(
         !outcomes.is_empty(),
@@ -156,10 +171,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(path) = &args.junit {
         std::fs::write(path, junit(&outcomes)).with_context(|| format!("cannot write {}", path.display()))?;
     }
+    if args.covers() {
+        ensure!(!covered.is_empty(), "no program has line information: compile with `clang -g`");
+    }
+    if let Some(path) = &args.lcov {
+        covered.write(path)?;
+    }
     if args.json {
-        out::json(&Report { passed, failed, cases: &outcomes })?;
+        let coverage = if args.coverage { covered.report() } else { Vec::new() };
+        out::json(&Report { passed, failed, cases: &outcomes, coverage })?;
     } else {
         outcomes.iter().try_for_each(print)?;
+        if args.coverage {
+            covered.print()?;
+        }
         out::totals(count(passed), count(failed))?;
     }
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -170,7 +195,7 @@ fn count(n: usize) -> u32 {
 }
 
 /// Runs the cases of one file.
-fn test_file(path: &Path, named: Option<&HostInterface>, args: &Args) -> Result<Vec<Outcome>> {
+fn test_file(path: &Path, named: Option<&HostInterface>, args: &Args, covered: &mut Covered) -> Result<Vec<Outcome>> {
     let text = input::read_text(path)?;
     let file: File = toml::from_str(&text).map_err(|error| anyhow!("{}", error.to_string().trim_end()))?;
     let beside = |name: &Path| path.parent().unwrap_or(Path::new("")).join(name);
@@ -180,7 +205,7 @@ fn test_file(path: &Path, named: Option<&HostInterface>, args: &Args) -> Result<
         (None, None) => bail!("it names no host: add `host = \"HOST.json\"`, or give one with --host"),
     };
     let Some(host) = named.or(own.as_ref()) else { bail!("there is no host") };
-    let engine = load::host_engine(&args.engine, host)?;
+    let engine = load::host_engine(&args.engine, host, args.covers())?;
     let object_path = beside(&file.object);
     let object = load::object(&object_path)?;
     let ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
@@ -195,7 +220,7 @@ fn test_file(path: &Path, named: Option<&HostInterface>, args: &Args) -> Result<
         let place = || format!("line {at}: case `{}`", case.name);
         let program = load::choose(&object, case.program.as_deref().or(file.program.as_deref())).with_context(place)?;
         let test = Test { engine: &engine, host, object: &object, program, case, line: &line };
-        let failures = test.run().with_context(place)?;
+        let failures = test.run(covered).with_context(place)?;
         outcomes.push(Outcome {
             file: path.display().to_string(),
             line: at,
@@ -263,7 +288,7 @@ fn lock(mocks: &Mutex<Mocks>) -> MutexGuard<'_, Mocks> {
 
 impl Test<'_> {
     /// Runs the case, and returns what was not as expected.
-    fn run(&self) -> Result<Vec<String>> {
+    fn run(&self, covered: &mut Covered) -> Result<Vec<String>> {
         let case = self.case;
         ensure!(!case.run.is_empty(), "it has no `[[case.run]]`");
         let mocks = Arc::new(Mutex::new(Mocks { time: case.time, random: case.random.clone(), ..Mocks::default() }));
@@ -283,6 +308,9 @@ impl Test<'_> {
             let mut fail = |what: String| failures.push(format!("line {at}: run {}: {what}", i + 1));
             self.one_run(run.get_ref(), &program, &mocks, &mut fail).with_context(|| format!("line {at}"))?;
             rings.drain();
+        }
+        if let Some(coverage) = program.coverage() {
+            covered.add(&coverage);
         }
         self.check_maps(&instance, &rings, &mut failures)?;
         Ok(failures)

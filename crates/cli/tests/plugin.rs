@@ -146,6 +146,39 @@ fn cases_pass() {
     }
 }
 
+/// One case executes a part of the lines, all cases more; JSON and lcov's file say the same as the text.
+#[test]
+fn coverage_is_told_by_source_line() {
+    let folder = Folder::new("coverage");
+    let trace = folder.0.join("cases.info").display().to_string();
+    let args = ["test", "examples/limit_test.toml", "--coverage", "--lcov", &trace];
+    let executed = |shown: &str| -> Vec<String> {
+        let (_, lines) = shown.split_once("lines executed").expect("a file's head");
+        lines
+            .lines()
+            .skip(1)
+            .filter(|line| !line.contains("#####") && line.starts_with("    "))
+            .map(str::to_owned)
+            .collect()
+    };
+    let all = prints(0, &args);
+    let one = prints(0, &[&args[..], &["--only", "apart"]].concat());
+    assert!(all.contains("limit.c") && one.contains("#####"), "{one}");
+    assert!(executed(&one).len() < executed(&all).len() && !executed(&one).is_empty(), "{one}\n{all}");
+    let one: serde_json::Value =
+        serde_json::from_str(&prints(0, &[&args[..], &["--only", "apart", "--json"]].concat())).unwrap();
+    let file =
+        one["coverage"].as_array().unwrap().iter().find(|file| file["file"].as_str().unwrap().ends_with("limit.c"));
+    let (file, lcov) = (file.unwrap(), std::fs::read_to_string(&trace).unwrap());
+    for line in file["lines"].as_array().unwrap() {
+        assert!(lcov.contains(&format!("\nDA:{},{}\n", line["line"], line["runs"])), "{line}");
+    }
+    assert!(lcov.contains(&format!("\nLH:{}\n", file["executed"])) && lcov.contains(",limit\n"), "{lcov}");
+    // Results are the same as without; a file that cannot be written is an error.
+    let message = fails(&["test", "examples/limit_test.toml", "--lcov", "/nowhere/cases.info"]);
+    assert!(message.contains("cannot write /nowhere/cases.info"), "{message}");
+}
+
 #[test]
 fn cases_fail_where_the_plug_in_does_otherwise() {
     let folder = Folder::new("fail");

@@ -84,6 +84,7 @@ pub use error::{
     PoolError, ProgArrayError, PrototypeMismatch, ResetError, RunError, SerializeError,
 };
 pub use exec::timers::TimerRuns;
+pub use handle::coverage::{Coverage, FunctionCoverage, LineCoverage};
 pub use handle::instance::Instance;
 pub use handle::prog_array::ProgArray;
 pub use handle::program::{Program, ProgramName, TestRun};

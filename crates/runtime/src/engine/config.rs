@@ -50,6 +50,9 @@ pub struct Config {
     pub interruptible: bool,
     /// Whether the code of every program bounds each access once more, at run time ([`crate::Loader::contained`]).
     pub contained: bool,
+    /// Whether the interpreter counts the executions of each instruction: [`crate::Program::coverage`]. Machine code
+    /// counts nothing.
+    pub coverage: bool,
     /// Whether runs of programs are counted and sampled: [`Engine::snapshot`](crate::Engine::snapshot). If `true`, the
     /// entry of each program is eight instructions longer, each program name takes 64 bytes for each of `max_slots`,
     /// and a thread wakes up each `tick`. If `false`, no code counts.
@@ -133,6 +136,7 @@ impl Default for Config {
             hybrid_budget: 1 << 20,
             interruptible: false,
             contained: false,
+            coverage: false,
             metrics: false,
             tick: Duration::from_millis(1),
             hardening: Hardening::default(),

@@ -699,13 +699,17 @@ impl<'p> Env for Host<'p> {
         Some((z.depth as usize, z.bytes as usize))
     }
 
-    #[cfg(feature = "oracle")]
+    #[inline(always)]
     fn observe(&mut self, step: &Step<'_, Running<'p>>, _: &Machine<'_>) {
-        let Running(loaded, what) = step.code;
-        // SAFETY: the run is this thread's, and the machine does not touch it.
-        let context = unsafe { (*self.run).ctx.context } as *const u8;
-        let packet = || crate::oracle::window(loaded.layout, context);
-        crate::oracle::step(step.at, step.regs, &what.program.insns()[step.at.index()], packet);
+        step.code.1.count(step.at);
+        #[cfg(feature = "oracle")]
+        {
+            let Running(loaded, what) = step.code;
+            // SAFETY: the run is this thread's, and the machine does not touch it.
+            let context = unsafe { (*self.run).ctx.context } as *const u8;
+            let packet = || crate::oracle::window(loaded.layout, context);
+            crate::oracle::step(step.at, step.regs, &what.program.insns()[step.at.index()], packet);
+        }
     }
 
     /// The checks that the verifier left to run time.

@@ -1,5 +1,6 @@
 //! Handles for users: programs, instances of objects, prog arrays.
 
+pub(crate) mod coverage;
 pub(crate) mod instance;
 pub(crate) mod kept;
 pub(crate) mod over;

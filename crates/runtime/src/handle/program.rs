@@ -4,6 +4,7 @@ use crate::abi::limits::RunLimits;
 use crate::context::Context;
 use crate::error::RunError;
 use crate::exec::timers::TimerRuns;
+use crate::handle::coverage::Coverage;
 use crate::handle::kept::Kept;
 use crate::handle::over::Over;
 use crate::handle::run_async::RunAsync;
@@ -285,6 +286,25 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// ```
     pub fn is_slow(&self) -> bool {
         self.loaded.is_slow()
+    }
+
+    /// Returns how often its instructions and source lines were executed since it was loaded; `None` for machine code,
+    /// and without [`crate::Config::coverage`]. Instances of one module count together.
+    ///
+    /// ```
+    /// use bpf_runtime::{Config, Engine, Linker, Mode, Raw, assemble};
+    ///
+    /// let mut config = Config::default();
+    /// (config.mode, config.coverage) = (Mode::Interpreter, true);
+    /// let linker = Linker::<()>::new(&Engine::new(config)?);
+    /// let insns = assemble("r0 = 0\nif r2 == 0 goto +1\nr0 = 1\nexit")?;
+    /// let program = linker.loader::<Raw>().insns("some", insns)?;
+    /// program.run(&mut (), &mut [])?;
+    /// assert_eq!(program.coverage().unwrap().insns, [1, 1, 0, 1]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn coverage(&self) -> Option<Coverage> {
+        Coverage::of(&self.loaded)
     }
 
     /// Returns the upper bound on the machine stack of a run in bytes, as computed at load; 0 when interpreted.

@@ -311,7 +311,7 @@ impl<H: 'static> Loading<'_, H> {
         };
         match mode {
             Mode::Interpreter => {
-                let what = Arc::new(Interpreted::new(program, facts));
+                let what = Arc::new(Interpreted::new(program, facts, config.coverage));
                 then(&unit, Ready::Interpreted(&what))
             }
             #[cfg(not(native))]

@@ -2,6 +2,7 @@
 
 use bpf_analysis::{AccessCheck, ArenaFact, Facts, MemKind, RegionBounds};
 use bpf_isa::{InsnIdx, Program};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// A program as the interpreter executes it.
 #[derive(Debug)]
@@ -11,11 +12,13 @@ pub(crate) struct Interpreted {
     pub(crate) left: Left,
     /// Whether it was verified.
     pub(crate) verified: bool,
+    /// The executions of each instruction slot, if they are counted.
+    counts: Option<Box<[AtomicU64]>>,
 }
 
 impl Interpreted {
     /// From a program whose references are resolved, and its facts.
-    pub(crate) fn new(program: Program, facts: &Facts) -> Interpreted {
+    pub(crate) fn new(program: Program, facts: &Facts, counted: bool) -> Interpreted {
         let accesses_arena = |at: &InsnIdx| facts.insn(*at).memory == Some(MemKind::Arena);
         let arena = facts.arena.map(|arena| {
             let insns = (0..crate::num::small(program.insns().len())).map(InsnIdx).filter(accesses_arena);
@@ -30,7 +33,23 @@ impl Interpreted {
             zeroed: facts.zeroed.clone(),
         };
         // Facts of a verified program cover every instruction; without a verification there are none.
-        Interpreted { left, verified: !facts.insns.is_empty(), program }
+        let counts = counted.then(|| program.insns().iter().map(|_| AtomicU64::new(0)).collect());
+        Interpreted { left, verified: !facts.insns.is_empty(), program, counts }
+    }
+
+    /// Counts an execution of the instruction at `at`.
+    #[inline(always)]
+    pub(crate) fn count(&self, at: InsnIdx) {
+        if let Some(count) = self.counts.as_ref().and_then(|counts| counts.get(at.index())) {
+            // Relaxed: a statistic.
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the executions of each instruction slot, if they are counted.
+    pub(crate) fn executed(&self) -> Option<Vec<u64>> {
+        // Relaxed: a statistic.
+        Some(self.counts.as_ref()?.iter().map(|count| count.load(Ordering::Relaxed)).collect())
     }
 }
 

@@ -316,6 +316,11 @@ impl Loaded {
         RunError::Sleepable { program: self.name.to_string() }
     }
 
+    /// Its functions and source lines, if known.
+    pub(crate) fn source(&self) -> Option<&Source> {
+        self.source.as_deref()
+    }
+
     /// Returns the form that the interpreter executes; `None` for machine code.
     pub(crate) fn interpreted(&self) -> Option<&Interpreted> {
         match self.form.executed() {
