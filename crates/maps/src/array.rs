@@ -57,7 +57,7 @@ impl MapDef {
 }
 
 impl ArrayMap {
-    /// Bytes an array of this definition maps.
+    /// Returns the bytes of memory that an array of this definition maps.
     pub(crate) fn memory_needed(def: &MapDef, slots: u32) -> u64 {
         let bytes = slot_bytes(def).saturating_mul(if def.map_type.is_per_cpu() { slots.into() } else { 1 });
         let page = memory::page_size() as u64;
@@ -137,7 +137,7 @@ impl ArrayMap {
     unsafe fn write(&self, index: u32, value: Source<'_>, flags: u64, slot: u32) -> OpResult {
         let of = if self.is_per_cpu() { slot as usize } else { 0 };
         let words = self.element(index, of);
-        // SAFETY: passed on.
+        // SAFETY: the caller promises that a program's source is readable for the value size.
         let copy = || unsafe { self.shape.write(words, value) };
         if flags & update::F_LOCK != 0 {
             self.shape.locked(words, slot, copy)?;
@@ -259,12 +259,12 @@ impl MapOps for ArrayMap {
         self.check_update(index, flags)?;
         if self.is_per_cpu() {
             for (of, value) in value.chunks_exact(self.stride * WORD).enumerate() {
-                // SAFETY: a host source.
+                // SAFETY: a host slice of the value size, so the contract about program sources does not apply.
                 unsafe { self.shape.write(self.element(index, of), Source::Host(&value[..self.shape.size])) };
             }
             return Ok(());
         }
-        // SAFETY: a host source.
+        // SAFETY: a host slice of the value size, so the contract about program sources does not apply.
         unsafe { self.write(index, Source::Host(value), flags, slot) }
     }
 

@@ -151,7 +151,7 @@ impl MapOps for BloomMap {
     }
 
     fn update(&self, _key: &[u8], value: &[u8], flags: u64, slot: u32) -> OpResult {
-        // SAFETY: a host source.
+        // SAFETY: a host slice of the value size, so the contract about program sources does not apply.
         unsafe { self.push(Source::Host(value), flags, slot) }
     }
 

@@ -35,7 +35,7 @@ pub struct CreateOptions {
     /// The account that the map's memory is counted in ([`bpf_quiesce::Memory::account`]); `None`: the domain's
     /// memory.
     pub account: Option<Arc<Memory>>,
-    /// The name of the instance that the map belongs to, for [`Map::instance`] and lists of what takes memory.
+    /// The name of the instance that the map belongs to, for [`Map::instance`] and lists of the users of memory.
     pub instance: Option<Arc<str>>,
 }
 

@@ -194,7 +194,7 @@ fn what_is_beyond_the_limit_is_refused_before_it_is_mapped() {
             needed <= mapped + (1 << 16) && mapped <= 2 * needed + (1 << 20),
             "{def:?}: {needed} asked, {mapped} mapped"
         );
-        // They also equal the usage that the map reports, except memory that is allocated on demand.
+        // The counted bytes also equal the usage that the map reports, except memory that is allocated on demand.
         let on_demand = def.flags & flags::NO_PREALLOC != 0;
         assert!(used <= mapped + (1 << 16) && (on_demand || used + (1 << 16) >= needed), "{def:?}: {used} of {needed}");
         assert!(create(needed - 1).0.is_err_and(|error| matches!(error, MapError::MemoryLimit { .. })), "{def:?}");

@@ -89,7 +89,7 @@ impl WriteGate {
 
     /// Whether the memory file was given out.
     pub(crate) fn is_lent(&self) -> bool {
-        // Relaxed: a permanent mark; whoever asks about another thread's call is synchronised with that thread.
+        // Relaxed: a permanent mark; a thread that asks about another thread's call is synchronised with that thread.
         self.0.load(Ordering::Relaxed) & LENT != 0
     }
 

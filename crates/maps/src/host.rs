@@ -89,7 +89,7 @@ impl Map {
         self.batch("lookup_batch", cursor, keys, values, |_, _| Ok(true))
     }
 
-    /// Copies elements as [`Map::lookup_batch`] does and removes each; returns those that this call removed.
+    /// Copies elements as [`Map::lookup_batch`] does and removes each; returns the elements that this call removed.
     ///
     /// # Errors
     /// As [`Map::lookup_batch`]; only hashes have the operation.

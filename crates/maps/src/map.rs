@@ -340,7 +340,7 @@ impl Map {
     /// # Safety
     /// `raw` must come from [`Map::into_raw`], once for each call.
     pub(crate) unsafe fn from_raw(raw: *const Inner) -> Self {
-        // SAFETY: passed on.
+        // SAFETY: `raw` comes from `into_raw`, hence from `Arc::into_raw`, and is converted once (contract).
         Self(unsafe { Arc::from_raw(raw) })
     }
 

@@ -255,7 +255,7 @@ unsafe fn load_anywhere(at: *const u8) -> u64 {
         word
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    // SAFETY: passed on.
+    // SAFETY: the caller promises that `at` is readable for eight bytes.
     unsafe {
         load_unaligned(at, WORD)
     }
@@ -290,7 +290,7 @@ pub(crate) unsafe fn store_from_program(words: &[AtomicU64], src: *const u8, len
         // SAFETY: readable for as many words (contract), and aligned where that matters.
         unsafe { store_words_from_program(words, src) }
     } else {
-        // SAFETY: passed on.
+        // SAFETY: the caller promises that `src` is readable for `len` bytes.
         unsafe { store_odd_from_program(words, src, len) }
     }
 }

@@ -61,7 +61,7 @@ pub unsafe fn key_of_value(map: &Map, value: *const u8, key: &mut [u8], slot: u3
 pub unsafe extern "C" fn lookup(map: *const MapHeader, key: *const u8, slot: u32) -> *mut u8 {
     // SAFETY: a live header (contract).
     let lookup = unsafe { (*map).lookup };
-    // SAFETY: passed on.
+    // SAFETY: the map's own lookup has the contract of this module, which the caller keeps.
     unsafe { lookup(map, key, slot) }
 }
 
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn lookup(map: *const MapHeader, key: *const u8, slot: u32
 pub unsafe extern "C" fn update(map: *const MapHeader, key: *const u8, value: *const u8, flags: u64, slot: u32) -> i64 {
     // SAFETY: a live header (contract).
     let update = unsafe { (*map).update };
-    // SAFETY: passed on.
+    // SAFETY: the map's own update has the contract of this module, which the caller keeps.
     unsafe { update(map, key, value, flags, slot) }
 }
 
@@ -89,7 +89,7 @@ pub(crate) unsafe extern "C" fn update_any(
 ) -> i64 {
     // SAFETY: a live map (contract).
     let map = unsafe { Inner::from_header(map) };
-    // SAFETY: passed on.
+    // SAFETY: key and value are readable for the map's sizes, and `slot` is the caller's (contract).
     ret(unsafe { map.ops.program_update(key, value, flags, slot) })
 }
 
@@ -100,7 +100,7 @@ pub(crate) unsafe extern "C" fn update_any(
 pub unsafe extern "C" fn delete(map: *const MapHeader, key: *const u8, slot: u32) -> i64 {
     // SAFETY: a live header (contract).
     let delete = unsafe { (*map).delete };
-    // SAFETY: passed on.
+    // SAFETY: the map's own delete has the contract of this module, which the caller keeps.
     unsafe { delete(map, key, slot) }
 }
 
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn delete(map: *const MapHeader, key: *const u8, slot: u32
 pub(crate) unsafe extern "C" fn delete_any(map: *const MapHeader, key: *const u8, slot: u32) -> i64 {
     // SAFETY: a live map (contract).
     let map = unsafe { Inner::from_header(map) };
-    // SAFETY: passed on.
+    // SAFETY: the key is readable for the key size, and `slot` is the caller's (contract).
     ret(unsafe { map.ops.program_delete(key, slot) })
 }
 
@@ -122,7 +122,7 @@ pub(crate) unsafe extern "C" fn delete_any(map: *const MapHeader, key: *const u8
 pub unsafe extern "C" fn lookup_percpu(map: *const MapHeader, key: *const u8, cpu: u32) -> *mut u8 {
     // SAFETY: a live map (contract).
     let map = unsafe { Inner::from_header(map) };
-    // SAFETY: passed on.
+    // SAFETY: the key is readable for the key size (contract).
     unsafe { map.ops.program_lookup_percpu(key, cpu) }
 }
 
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn lookup_percpu(map: *const MapHeader, key: *const u8, cp
 pub unsafe extern "C" fn push(map: *const MapHeader, value: *const u8, flags: u64, slot: u32) -> i64 {
     // SAFETY: a live map (contract).
     let map = unsafe { Inner::from_header(map) };
-    // SAFETY: passed on.
+    // SAFETY: the value is readable for the value size (contract).
     ret(unsafe { map.ops.push(Source::Program(value), flags, slot) })
 }
 
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn push(map: *const MapHeader, value: *const u8, flags: u6
 pub unsafe extern "C" fn pop(map: *const MapHeader, out: *mut u8, slot: u32) -> i64 {
     // SAFETY: a live map (contract).
     let map = unsafe { Inner::from_header(map) };
-    // SAFETY: passed on.
+    // SAFETY: `out` is writable for the value size (contract).
     ret(unsafe { map.ops.next_value(out, true, slot) })
 }
 
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn pop(map: *const MapHeader, out: *mut u8, slot: u32) -> 
 pub unsafe extern "C" fn peek(map: *const MapHeader, out: *mut u8, slot: u32) -> i64 {
     // SAFETY: a live map (contract).
     let map = unsafe { Inner::from_header(map) };
-    // SAFETY: passed on.
+    // SAFETY: `out` is readable and writable for the value size (contract).
     ret(unsafe { map.ops.next_value(out, false, slot) })
 }
 
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn ringbuf_output(
 ) -> i64 {
     // SAFETY: a live map (contract).
     let Some(ring) = (unsafe { ring(map, MapType::RingBuf) }) else { return Errno::EINVAL.as_ret() };
-    // SAFETY: passed on.
+    // SAFETY: `data` is readable for `size` bytes, and the caller is inside a guard of the domain (contract).
     ret(unsafe { ring.output(index(size), core::iter::once((data, index(size))), flags, slot) })
 }
 
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn ringbuf_reserve(map: *const MapHeader, size: u64, flags
 /// # Safety
 /// `sample` must come from [`ringbuf_reserve`] of a live map and be given back once.
 pub unsafe extern "C" fn ringbuf_submit(sample: *mut u8, flags: u64) {
-    // SAFETY: passed on.
+    // SAFETY: the sample is a reserved record, given back once (contract).
     unsafe { Ring::commit(sample, flags, false) };
 }
 
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn ringbuf_submit(sample: *mut u8, flags: u64) {
 /// # Safety
 /// As [`ringbuf_submit`].
 pub unsafe extern "C" fn ringbuf_discard(sample: *mut u8, flags: u64) {
-    // SAFETY: passed on.
+    // SAFETY: the sample is a reserved record, given back once (contract).
     unsafe { Ring::commit(sample, flags, true) };
 }
 
@@ -286,7 +286,7 @@ pub unsafe fn perf_event_output<C: Iterator<Item = (*mut u8, usize)>>(
     // SAFETY: a live map (contract).
     let map = unsafe { Inner::from_header(map) };
     let Some(map) = map.ops.as_any().downcast_ref::<PerfMap>() else { return Errno::EINVAL.as_ret() };
-    // SAFETY: passed on; inside a guard (contract).
+    // SAFETY: `data` and the pieces are readable for their sizes; the caller is inside a guard (contract).
     ret(unsafe { map.output(flags, (data, index(size)), context, context_size, slot) })
 }
 
@@ -376,10 +376,11 @@ pub unsafe fn storage(map: *const MapHeader, cookie: u64, initial: *const u8, cr
         return found;
     }
     let initial = if initial.is_null() { ZEROS.as_ptr().cast() } else { initial };
-    // The lookup finds the value whether this call or another thread created it.
-    // SAFETY: as before; a value of the map's size (contract), or zeros for the longest that its definition may have.
+    // The lookup finds the value whether this call or another thread created it. SAFETY: a live map and a key of its
+    // size (contract); `initial` has the value size (contract), or is zeros of the longest value that a definition may
+    // have.
     unsafe { update(map, key, initial, update_flags::NOEXIST, slot) };
-    // SAFETY: as before.
+    // SAFETY: a live map and a key of its size (contract).
     unsafe { lookup(map, key, slot) }
 }
 

@@ -123,7 +123,7 @@ impl MapOps for QueueMap {
             oldest = self.after(oldest);
             count -= 1;
         }
-        // SAFETY: passed on.
+        // SAFETY: the caller promises that a program's source is readable for the value size.
         unsafe { self.shape.write(self.value(oldest, count), value) };
         self.oldest.store(oldest, Ordering::Relaxed);
         self.count.store(count + 1, Ordering::Relaxed);
@@ -150,7 +150,7 @@ impl MapOps for QueueMap {
     }
 
     fn update(&self, _key: &[u8], value: &[u8], flags: u64, slot: u32) -> OpResult {
-        // SAFETY: a host source.
+        // SAFETY: a host slice of the value size, so the contract about program sources does not apply.
         unsafe { self.push(Source::Host(value), flags, slot) }
     }
 

@@ -68,7 +68,7 @@ struct Own {
     removals: AtomicU32,
 }
 
-/// How often an allocation yields for a grace period to end before it fails. That helps if runs of other threads
+/// How often an allocation yields for a grace period to end before it fails. Yielding helps if runs of other threads
 /// delay the period. The caller's own run may delay it too, so longer waits belong outside of the run ([`crate::Map`]
 /// retries there).
 const PATIENCE: u32 = 16;
@@ -102,8 +102,8 @@ impl std::fmt::Debug for GraceList {
 }
 
 impl GraceList {
-    /// Number of elements of this size to allocate beyond those that can be present: they may be waiting for a grace
-    /// period, or be kept by a slot.
+    /// Number of elements of this size to allocate beyond `max_entries`: elements that wait for a grace period, or that
+    /// a slot keeps.
     pub(crate) fn headroom(max_entries: u32, element_bytes: usize, slots: u32) -> u64 {
         let waiting = WAITING_BYTES / (element_bytes.max(1) as u64);
         u64::from(max_entries) + waiting.clamp(*WAITING.start(), *WAITING.end()) + Self::owned(element_bytes, slots)

@@ -157,7 +157,7 @@ impl Shape {
             // SAFETY: readable for the value size (contract).
             unsafe { self.write_around(words, source.bytes()) }
         } else {
-            // SAFETY: passed on.
+            // SAFETY: the caller promises that a program's source is readable for the value size.
             unsafe { self.write_unlocked(words, source) }
         }
     }

@@ -7,10 +7,10 @@
 //! which is the order of insertion while the map fills.
 //!
 //! With `NO_COMMON_LRU` every execution slot moves a hand of its own, so that evictions do not meet on one cache line.
-//! The kernel also divides the elements among the CPUs, so that each CPU evicts only its own. Slots are not CPUs:
-//! there are 64 by default, whatever the number of threads, so two threads would share 2 of 64 parts of their map.
-//! Here each hand visits all elements: `max_entries` keys fit whichever slots insert them, and an insert may evict a
-//! key that another slot inserted.
+//! The kernel also divides the elements among the CPUs, so that each CPU evicts only its own. Slots are not CPUs: there
+//! are 64 by default, whatever the number of threads, so two threads would share 2 of 64 parts of their map. Here each
+//! hand visits all elements: `max_entries` keys fit even if one slot inserts all of them, and an insert may evict a key
+//! that another slot inserted.
 
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};

@@ -372,7 +372,7 @@ impl HashMap {
             clock.clear(element);
         }
         let Some(per_cpu) = &self.per_cpu else {
-            // SAFETY: passed on.
+            // SAFETY: the caller promises that a program's source is readable for the value size.
             self.shape.locked(words, slot, || unsafe { self.shape.write(words, value) })?;
             // A program that still had the previous value may have stored an object in it since.
             self.shape.let_go(words, slot);
@@ -383,7 +383,7 @@ impl HashMap {
                 mem::zero(self.value(element, of));
             }
         }
-        // SAFETY: passed on.
+        // SAFETY: the caller promises that a program's source is readable for the value size.
         unsafe { self.write_per_cpu(per_cpu, element, value, slot) };
         Ok(())
     }
@@ -394,12 +394,12 @@ impl HashMap {
     /// A program's source must be readable for the value size.
     unsafe fn write_per_cpu(&self, per_cpu: &PerCpu, element: u32, value: Source<'_>, slot: u32) {
         match value {
-            // SAFETY: passed on.
+            // SAFETY: the caller promises that a program's source is readable for the value size.
             Source::Program(_) => unsafe { self.shape.write(self.value(element, slot as usize), value) },
             Source::Host(bytes) => {
                 let stride = self.shape.words() * WORD;
                 for (of, bytes) in bytes.chunks_exact(stride).enumerate().take(per_cpu.slots) {
-                    // SAFETY: a host source.
+                    // SAFETY: a host slice of the value size, so the contract about program sources does not apply.
                     unsafe { self.shape.write(self.value(element, of), Source::Host(&bytes[..self.shape.size])) };
                 }
             }
@@ -433,7 +433,7 @@ impl HashMap {
         self.shape.check_flags(flags)?;
         let op = Op::begin(&self.slots[slot as usize])?;
         let mut reserved = Reserved::default();
-        // SAFETY: passed on.
+        // SAFETY: the caller promises that a program's source is readable for the value size.
         let result = unsafe { self.update_in(&op, key, value, flags, slot, &mut reserved) };
         self.unreserve(&reserved, slot);
         result
@@ -462,7 +462,7 @@ impl HashMap {
                 (Some(_), update::NOEXIST) => return Err(Errno::EEXIST),
                 (None, update::EXIST) => return Err(Errno::ENOENT),
                 (Some(found), _) if flags & update::F_LOCK != 0 || self.per_cpu.is_some() => {
-                    // SAFETY: passed on.
+                    // SAFETY: the caller promises that a program's source is readable for the value size.
                     if unsafe { self.update_in_place(found, hash, value, slot) }? {
                         return Ok(());
                     }
@@ -477,7 +477,8 @@ impl HashMap {
                 },
             }
             if !filled {
-                // SAFETY: passed on; the spare is this slot's.
+                // SAFETY: the caller promises that a program's source is readable; the spare element belongs to this
+                // slot.
                 unsafe { self.fill(spare, key, value, slot) }?;
                 filled = true;
             }
@@ -537,7 +538,7 @@ impl HashMap {
                 let present = self.table.unchanged(found);
                 if present {
                     self.touch(found.element());
-                    // SAFETY: passed on.
+                    // SAFETY: the caller promises that a program's source is readable for the value size.
                     unsafe { self.write_per_cpu(per_cpu, found.element(), value, slot) };
                 }
                 present
@@ -547,7 +548,7 @@ impl HashMap {
                 let present = self.shape.locked(words, slot, || {
                     let present = self.table.unchanged(found);
                     if present {
-                        // SAFETY: passed on.
+                        // SAFETY: the caller promises that a program's source is readable for the value size.
                         unsafe { self.shape.write(words, value) };
                     }
                     present

@@ -40,7 +40,7 @@ unsafe extern "C" fn lookup<K: Key, const PER_CPU: bool, const LRU: bool>(
             Glance::Found(_) | Glance::Unclear => {}
         }
     }
-    // SAFETY: passed on.
+    // SAFETY: this function's contract is that of `lookup_closely`.
     unsafe { lookup_closely::<K, PER_CPU, LRU>(map, key, slot) }
 }
 
@@ -98,7 +98,7 @@ unsafe extern "C" fn update_plain<K: Key, const WHOLE: bool>(
         // SAFETY: readable for the value size (contract), and as `WHOLE` says.
         return unsafe { map.update_plain::<K, WHOLE>(key, value, slot) };
     }
-    // SAFETY: passed on.
+    // SAFETY: this function's contract implies that of `update_any`: a live hash, and key and value of its sizes.
     unsafe { update_any::<K>(map, key, value, flags, slot) }
 }
 
@@ -133,7 +133,7 @@ unsafe extern "C" fn delete_plain<K: Key>(map: *const MapHeader, key: *const u8,
         // SAFETY: readable for the key size (contract).
         return map.remove_plain(unsafe { K::read(key, map.key_size) }, slot);
     }
-    // SAFETY: passed on.
+    // SAFETY: this function's contract implies that of `delete_any`: a live hash, and a key of its size.
     unsafe { delete_any::<K>(map, key, slot) }
 }
 
@@ -253,7 +253,7 @@ impl MapOps for HashMap {
                 (true, true) => result(unsafe { self.update_plain::<K, true>(key, value.as_ptr(), slot) }),
                 // SAFETY: the handle has checked that the value has the map's size; it need not be whole words.
                 (true, false) => result(unsafe { self.update_plain::<K, false>(key, value.as_ptr(), slot) }),
-                // SAFETY: a host source.
+                // SAFETY: a host slice of the value size, so the contract about program sources does not apply.
                 (false, _) => unsafe { self.update_general(&key, Source::Host(value), flags, slot) },
             }
         })

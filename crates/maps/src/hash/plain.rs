@@ -66,7 +66,7 @@ impl HashMap {
         match self.table.glance::<K, true>(&key, place) {
             Glance::Found(found) => {
                 let spare = op.spare();
-                // SAFETY: passed on.
+                // SAFETY: the caller promises that `value` is readable for the value size, and whole if `WHOLE` is set.
                 unsafe { self.fill_plain::<K, WHOLE>(spare, &key, value) };
                 if found.replace(spare) {
                     op.set_spare(found.element());
@@ -75,13 +75,14 @@ impl HashMap {
             }
             Glance::Absent => {
                 op.pass_on();
-                // SAFETY: passed on; the operation has begun.
+                // SAFETY: the caller promises that `value` is readable and whole as `WHOLE` says; the operation has
+                // begun.
                 return unsafe { self.insert_plain::<K, WHOLE>(key, hash, value, Search::new(slot, inserts)) };
             }
             Glance::Unclear => {}
         }
         drop(op);
-        // SAFETY: passed on.
+        // SAFETY: the caller promises that `value` is readable for the value size.
         unsafe { self.update_closely(key, value, slot) }
     }
 
@@ -92,7 +93,8 @@ impl HashMap {
     #[cold]
     #[inline(never)]
     unsafe extern "C" fn update_closely<K: Key>(&self, key: K, value: *const u8, slot: u32) -> i64 {
-        // SAFETY: passed on: in a plain map a host's value is as large as a program's.
+        // SAFETY: the caller promises that `value` is readable for the value size; in a plain map it is also the host's
+        // size.
         ret(unsafe { self.update_general(&key, Source::Program(value), update::ANY, slot) })
     }
 
@@ -114,7 +116,7 @@ impl HashMap {
         {
             let op = Op::passed_on(state);
             let spare = op.spare();
-            // SAFETY: passed on.
+            // SAFETY: the caller promises that `value` is readable for the value size, and whole if `WHOLE` says so.
             unsafe { self.fill_plain::<K, WHOLE>(spare, &key, value) };
             if self.table.insert_at_home(self.table.place_of(hash), search.inserts(), spare) {
                 SlotState::count(&state.added);
@@ -125,7 +127,7 @@ impl HashMap {
             state.pocket.fill(next);
             op.pass_on();
         }
-        // SAFETY: passed on, with the operation.
+        // SAFETY: the caller promises that `value` is readable, and has begun the operation and passed it on.
         unsafe { self.insert_closely(key, hash, value, search) }
     }
 
@@ -142,7 +144,7 @@ impl HashMap {
         if let Pool::Now(free) = &self.pool
             && let Some(next) = self.take_free(free, slot)
         {
-            // SAFETY: passed on.
+            // SAFETY: the caller promises that `value` is readable for the value size.
             unsafe { self.fill_plain::<K, false>(spare, &key, value) };
             if self.table.insert(&key, hash, search.inserts(), spare) {
                 SlotState::count(&op.0.added);
@@ -152,7 +154,7 @@ impl HashMap {
             self.give_free(free, slot, next);
         }
         drop(op);
-        // SAFETY: passed on.
+        // SAFETY: the caller promises that `value` is readable for the value size.
         unsafe { self.update_closely(key, value, slot) }
     }
 

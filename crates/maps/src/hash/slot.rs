@@ -59,7 +59,7 @@ impl<'a> Op<'a> {
         std::mem::forget(self);
     }
 
-    /// Continues an operation that was begun in this slot and passed on.
+    /// Continues an operation that another function has begun in this slot.
     #[inline(always)]
     pub(super) fn passed_on(state: &'a SlotState) -> Self {
         Self(state)

@@ -85,7 +85,7 @@ impl At {
 /// Initialises a field of a new object, which is all zeros.
 ///
 /// # Safety
-/// It must be a field of a live object that no other thread has.
+/// `field` must be a field of the live object `object`, which no other thread has.
 pub(super) unsafe fn begin(object: u64, field: OwnedField) {
     let at = At(object + u64::from(field.offset));
     let owner = match field.kind {

@@ -131,8 +131,8 @@ impl Dead {
     /// Takes out and releases the objects that the field of this kind at `field` owns.
     ///
     /// # Safety
-    /// It must be a field of a live map value or object. For a list or a tree, the caller must hold its lock, or no
-    /// other thread may use it.
+    /// `field` must be the address of a field of a live map value or object. For a list or a tree, the caller must hold
+    /// its lock, or no other thread may use it.
     unsafe fn take(&mut self, field: u64, kind: OwnedKind) {
         match kind {
             OwnedKind::Kptr { .. } => {
@@ -443,8 +443,8 @@ impl Leaving {
     /// Takes out the objects that the field of this kind at `field` owns.
     ///
     /// # Safety
-    /// It must be a field of a live map value. For a list or a tree, the caller must hold its lock, or no other
-    /// thread may have the value.
+    /// `field` must be the address of a field of a live map value. For a list or a tree, the caller must hold its lock,
+    /// or no other thread may have the value.
     pub(crate) unsafe fn take(&mut self, field: u64, kind: OwnedKind) {
         // SAFETY: the caller's contract.
         unsafe { self.0.take(field, kind) }

@@ -86,8 +86,8 @@ pub(crate) struct Ring {
     memory: RingMemory,
     /// Held by producers while they reserve.
     reserving: SlotLock,
-    /// The position of the oldest record that was BUSY when last checked: a reservation must not lap it. Under the
-    /// lock.
+    /// The position of the oldest record that was BUSY when last checked: a reservation must not lap it. Only the
+    /// holder of `reserving` accesses it.
     pending: AtomicU64,
     event: Event,
     lost: AtomicU64,

@@ -74,7 +74,7 @@ impl PerfMap {
         let context = context(with_context).map(|(at, len)| (at.cast_const(), len));
         let parts = core::iter::once((data, size)).chain(context);
         let all = size.checked_add(with_context).ok_or(Errno::E2BIG)?;
-        // SAFETY: passed on.
+        // SAFETY: `data` and the pieces are readable for their sizes, and the caller is inside a guard (contract).
         let done = unsafe { ring.output(all, parts, 0, slot) };
         // Perf rings call a full buffer ENOSPC.
         done.map_err(|errno| if errno == Errno::EAGAIN { Errno::ENOSPC } else { errno })

@@ -183,7 +183,7 @@ impl Drop for UserRingBuf {
 pub struct Sample<'a> {
     ring: &'a Ring,
     position: u64,
-    /// At most `MAX_RECORD`.
+    /// Bytes of the record, at most `MAX_RECORD`.
     len: usize,
     committed: bool,
 }

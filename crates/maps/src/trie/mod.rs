@@ -63,7 +63,7 @@ const SLOTS: u32 = 1;
 /// The number of that slot.
 const WRITER: u32 = 0;
 
-/// Number of nodes: one per key and one per branching, and those that wait for a grace period.
+/// Number of nodes: one per key and one per branching, and the nodes that wait for a grace period.
 fn nodes(def: &MapDef) -> u64 {
     2 * u64::from(def.max_entries) + GraceList::headroom(def.max_entries, node_words(def) * WORD, SLOTS)
 }
@@ -258,7 +258,7 @@ impl TrieMap {
             mem::prefetch_write(&self.node(next).words[0]);
         }
         if let Some(found) = self.find(key) {
-            // SAFETY: passed on.
+            // SAFETY: the caller promises that a program's source is readable for the value size. The lock is held.
             return unsafe { self.replace(&found, key, value, flags, slot) };
         }
         let start = self.start(key, 1);
@@ -287,7 +287,7 @@ impl TrieMap {
             None => (Head::key(key.len), 0),
         };
         let new = self.fill(number, head, children, key);
-        // SAFETY: passed on.
+        // SAFETY: the caller promises that a program's source is readable for the value size.
         unsafe { self.shape.write(self.value(new), value) };
         let (top, below) = match (place.node, same, branch) {
             // An empty link, or the replacement of an intermediate node.
@@ -347,7 +347,7 @@ impl TrieMap {
         let table = old.head().table();
         // Relaxed: only the holder of the lock writes.
         let new = self.fill(number, Head::key(key.len).with_table(table), old.words[1].load(Ordering::Relaxed), key);
-        // SAFETY: passed on.
+        // SAFETY: the caller promises that a program's source is readable for the value size.
         unsafe { self.shape.write(self.value(new), value) };
         let parent = self.parent(old);
         parent.map_or(self.root(), |parent| parent.child(key.bit(parent.len()))).set(Some(number));

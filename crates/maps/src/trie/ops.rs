@@ -120,7 +120,7 @@ impl MapOps for TrieMap {
         with_words!(self.data_words, W => {
             // SAFETY: readable for the key size (contract).
             let key = unsafe { Prefix::<W>::read(key, self.data_size) };
-            // SAFETY: passed on.
+            // SAFETY: the caller promises that `value` is readable for the value size.
             unsafe { self.update_key(&key, Source::Program(value), flags, slot) }
         })
     }
@@ -143,7 +143,7 @@ impl MapOps for TrieMap {
     }
 
     fn update(&self, key: &[u8], value: &[u8], flags: u64, slot: u32) -> OpResult {
-        // SAFETY: a host source.
+        // SAFETY: a host slice of the value size, so the contract about program sources does not apply.
         with_words!(self.data_words, W => unsafe {
             self.update_key(&self.host_prefix::<W>(key), Source::Host(value), flags, slot)
         })

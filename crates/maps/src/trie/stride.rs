@@ -255,9 +255,9 @@ impl TrieMap {
         self.refresh_top(key);
     }
 
-    /// Rewrites the entries of a head's table that `key` may affect: those that agree with the key's bits. (A
-    /// branching that appears or disappears with the key is no key's longest prefix. Where it lies after the window,
-    /// the key does as well.)
+    /// Rewrites the entries of a head's table that `key` may affect: the entries whose index agrees with the key's
+    /// bits. (A branching that appears or disappears with the key is no key's longest prefix. Where it lies after the
+    /// window, the key does as well.)
     fn refresh<const W: usize>(&self, head: Node<'_>, table: u32, key: &Prefix<W>) {
         let len = head.len();
         let fixed = key.len.min(window_end(len));

@@ -126,7 +126,7 @@ fn a_new_per_cpu_hash_element_zeroes_the_other_slots() {
     let map = create(MapDef::new("p", MapType::PerCpuHash, 4, 8, 1));
     map.update(&[1, 0, 0, 0], &[0xff; 32], update::ANY).unwrap();
     map.delete(&[1, 0, 0, 0]).unwrap();
-    // Twice, so that the element written above is reused whichever element was the spare.
+    // Two keys are inserted, so that one reuses the element written above, whether or not it was the spare.
     for key in 2..4u8 {
         run(&map, |ptr, slot| assert_eq!(update_u64(ptr, &[key, 0, 0, 0], 5, update::ANY, slot), 0));
         let values = map.get(&[key, 0, 0, 0]).unwrap().unwrap();

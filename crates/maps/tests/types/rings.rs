@@ -360,7 +360,7 @@ fn perf_events_reach_the_consumer_of_their_slot() {
                     ptr,
                     flags,
                     (data.as_ptr(), data.len() as u64),
-                    // In two pieces.
+                    // The context is passed in two pieces.
                     |asked| {
                         let first = asked.min(2);
                         let at = context.as_ptr().cast_mut();
