@@ -33,8 +33,8 @@ pub fn failing<R>(call: Call, nth: u32, f: impl FnOnce() -> R) -> (R, bool) {
     with(Plan { call, before: nth, lasting: false, reached: false }, f)
 }
 
-/// Runs `f` with the `nth` (from 0) call of that kind and all later ones failing, including those that clean up after
-/// the first failure.
+/// Runs `f` with the `nth` (from 0) call of that kind and all later ones failing, including the calls that clean up
+/// after the first failure.
 pub fn failing_from<R>(call: Call, nth: u32, f: impl FnOnce() -> R) -> (R, bool) {
     with(Plan { call, before: nth, lasting: true, reached: false }, f)
 }

@@ -79,7 +79,7 @@ pub fn map(len: usize, pages: Pages<'_>) -> Result<*mut u8, SysError> {
         Pages::Anonymous => (PRIVATE, None),
         Pages::File(file) => (libc::MAP_SHARED, Some(file)),
     };
-    // SAFETY: not MAP_FIXED.
+    // SAFETY: without MAP_FIXED, the mapping replaces no other.
     let at = unsafe { mmap(std::ptr::null_mut(), len, Protection::ReadWrite, flags, file, 0) }?;
     inject::mapped(at, len);
     Ok(at)
@@ -92,7 +92,7 @@ pub fn map(len: usize, pages: Pages<'_>) -> Result<*mut u8, SysError> {
 pub fn reserve(at: Option<usize>, len: usize) -> Result<*mut u8, SysError> {
     let place = at.map_or(0, |_| libc::MAP_FIXED_NOREPLACE);
     let hint = std::ptr::without_provenance_mut(at.unwrap_or(0));
-    // SAFETY: not MAP_FIXED.
+    // SAFETY: without MAP_FIXED (MAP_FIXED_NOREPLACE fails instead), the mapping replaces no other.
     let mapped = unsafe { mmap(hint, len, Protection::None, PRIVATE | place, None, 0) }?;
     inject::mapped(mapped, len);
     match at {

@@ -59,11 +59,13 @@ pub fn build(address: usize) -> Option<u64> {
     /// # Safety
     /// `info` must be as `dl_iterate_phdr` gives it, and `asked` an [`Asked`].
     unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, asked: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: the caller's contract.
+        // SAFETY: `dl_iterate_phdr` passes a valid structure for the time of this call.
         let info = unsafe { &*info };
-        // SAFETY: the caller's contract.
+        // SAFETY: `asked` is the `Asked` that `build` passes to `dl_iterate_phdr`, and no other reference to it is used
+        // meanwhile.
         let asked = unsafe { &mut *asked.cast::<Asked>() };
-        // SAFETY: so many headers, which the object keeps.
+        // SAFETY: `dlpi_phdr` points to `dlpi_phnum` program headers, which stay mapped with the object, and the object
+        // stays loaded during the call.
         let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
         let place = |header: &libc::Elf64_Phdr| {
             let number = |address: u64| usize::try_from(address).unwrap_or(0);
@@ -96,7 +98,8 @@ pub fn build(address: usize) -> Option<u64> {
     }
 
     let mut asked = Asked { address, build: None };
-    // SAFETY: `each` gets what it asks for, and neither keeps it nor unwinds.
+    // SAFETY: `each` has the type that the function calls, gets the address of an `Asked` that outlives the call, keeps
+    // neither argument, and does not unwind.
     unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut asked).cast()) };
     asked.build
 }
@@ -149,7 +152,7 @@ mod tests {
         let own = build(build as *const () as usize);
         assert!(own.is_some());
         assert_eq!(own, build(a_build_has_one_number_and_another_object_another as *const () as usize));
-        // Where the C library is an object of its own.
+        // The C library is a separate shared object, unless it is linked statically.
         let of_c = build(libc::getuid as *const () as usize);
         assert!(of_c.is_some());
         let stack = 0u8;
