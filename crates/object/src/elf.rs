@@ -1,4 +1,4 @@
-//! The ELF container, reduced to what a BPF object needs.
+//! The ELF container, reduced to the parts that a BPF object needs.
 //!
 //! Problem: the file is hostile input, and its tables can alias each other, so that work or memory grows with the
 //! product of two of its sizes. Approach: read headers with the `object` crate, then check once that the sections

@@ -50,7 +50,7 @@ pub(crate) struct Name {
 /// A function.
 #[derive(Clone, Debug)]
 pub(crate) struct Function {
-    /// At least one name.
+    /// The function's names, at least one.
     pub(crate) names: Vec<Name>,
     pub(crate) section: usize,
     /// First slot in the section.

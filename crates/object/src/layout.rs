@@ -1,7 +1,7 @@
 //! Lays out a program: places it and the functions it reaches one after the other, and patches their references.
 //!
-//! Order: depth first, in the order of the calls. libbpf uses this order too, so instruction numbers agree with
-//! those that the kernel and its tools print for the object. Calls and function addresses between functions become
+//! Order: depth first, in the order of the calls. libbpf uses this order too, so instruction numbers agree with the
+//! numbers that the kernel and its tools print for the object. Calls and function addresses between functions become
 //! relative to the new places; map references become indices into the object's maps, calls of host functions indices
 //! into its host functions. Relative jumps move with their function unchanged. A call into the calling function itself
 //! (assembly with local labels) is left unchanged, because the function is copied whole.

@@ -27,9 +27,9 @@ const NUMA_NODE: u32 = 1 << 2;
 
 /// How a definition names its inner map.
 enum Inner {
-    /// By index into the object's legacy maps.
+    /// The object's legacy map with this index.
     Index(u32),
-    /// By iproute2's id.
+    /// The map with this id of iproute2's.
     Id(u32),
 }
 

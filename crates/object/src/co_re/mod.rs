@@ -53,7 +53,7 @@ pub const UNRESOLVED_CALL: u32 = (1 << 29) - 1;
 pub struct Unresolved {
     /// The instruction.
     pub insn: InsnIdx,
-    /// Why.
+    /// The reason for which it has no value.
     pub problem: LinkProblem,
 }
 
@@ -120,7 +120,7 @@ struct Answers {
     missing: Why,
 }
 
-/// Applies all relocations of a program, and returns those that could not be resolved.
+/// Applies all relocations of a program, and returns the unresolved ones.
 pub(crate) fn apply(code: &mut Code, host: &HostTypes, target: Option<&Types>) -> Vec<Unresolved> {
     let Some(btf) = code.btf.clone() else { return Vec::new() };
     let mut resolver =
@@ -204,8 +204,8 @@ impl<'a> Resolver<'a> {
         Ok(Root { candidates, live })
     }
 
-    /// Answers a question by every candidate that none before has ruled out, and rules out those that do not satisfy
-    /// it, unless none does.
+    /// Answers a relocation by every candidate that is not ruled out yet, and rules out the candidates that do not
+    /// satisfy it, unless none does.
     fn ask(&mut self, relocation: &CoreRelocation) -> Answers {
         let mut missing = NO_TYPE;
         let found = self.answers(relocation, &mut missing);

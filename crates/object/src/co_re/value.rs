@@ -56,7 +56,7 @@ pub(super) enum Access {
     Resized { was: u32, is: u32 },
     /// The offset changes by this many bytes; the size stays.
     Moved(i64),
-    /// It cannot be adapted.
+    /// The instruction cannot be adapted.
     Refused(Why),
 }
 
