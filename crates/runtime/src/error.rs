@@ -62,7 +62,7 @@ pub enum EngineError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeadlineError {
-    /// It has passed.
+    /// The deadline has passed.
     #[error("the deadline passed {by:?} ago")]
     Past {
         /// The time since then.
@@ -113,7 +113,7 @@ pub enum LoadError {
     Structure {
         /// The program.
         program: String,
-        /// Where and why.
+        /// The instruction that is not valid, and the reason.
         source: bpf_isa::ValidateError,
     },
     /// The bytes are not instructions.
@@ -121,7 +121,7 @@ pub enum LoadError {
     Decode {
         /// The program.
         program: String,
-        /// Where and why.
+        /// The place of the bytes that are no instruction, and the reason.
         source: bpf_isa::DecodeError,
     },
     /// The verifier refused it.
@@ -256,7 +256,7 @@ pub enum LoadError {
     Map {
         /// The map.
         map: String,
-        /// Why.
+        /// The map's error.
         source: bpf_maps::MapError,
     },
     /// The programs that are loaded together exceed the limit of code. A function counts once for each program that
@@ -273,7 +273,7 @@ pub enum LoadError {
     Uncontained {
         /// The program.
         program: String,
-        /// Where and why.
+        /// The instruction that cannot be confined, and the reason.
         source: Box<bpf_verifier::Uncontained>,
         /// The source line.
         line: Option<String>,
@@ -323,7 +323,7 @@ pub enum LoadError {
     /// The [`crate::MapSet`] was made for another object than the one that is loaded.
     #[error("the map set was made for another object: {problem}; make one with `MapSet::for_object`")]
     MapSet {
-        /// Where they differ.
+        /// The difference between the two objects.
         problem: String,
     },
     /// Initial contents of another length ([`crate::MapSet::contents`], [`crate::MapSet::global`]).
@@ -371,7 +371,7 @@ pub enum LoadError {
     Compile {
         /// The program.
         program: String,
-        /// Why.
+        /// The compiler's error.
         source: bpf_jit::CompileError,
     },
     /// The machine code could not be placed.
@@ -379,13 +379,13 @@ pub enum LoadError {
     Place {
         /// The program.
         program: String,
-        /// Why.
+        /// The error of the allocator of executable memory.
         source: bpf_prog_pack::Error,
     },
     /// The program may sleep, and nobody has verified it.
     #[error("program `{program}` {what}: only a verified program may sleep")]
     SleepNeedsVerifier {
-        /// Which program.
+        /// The program.
         program: String,
         /// "is sleepable", or "calls `f`, which may sleep".
         what: String,
@@ -405,7 +405,7 @@ pub enum LoadError {
     ProgArray {
         /// The array.
         array: String,
-        /// Why.
+        /// The prog array's error.
         source: ProgArrayError,
     },
     /// A bug in this library.
@@ -455,7 +455,7 @@ pub enum DeserializeError {
     Map {
         /// Its name.
         map: String,
-        /// Why.
+        /// The reason, for a reader.
         problem: String,
     },
     /// The linker has no such function, or one with another prototype.
@@ -682,7 +682,7 @@ pub enum RunError {
     /// ([`crate::RunLimits::budget`]).
     #[error("the run's budget is spent{}", place(.insn, .origin))]
     Budget {
-        /// Where.
+        /// The instruction, if known.
         insn: Option<InsnIdx>,
         /// In which program, if known.
         origin: Option<Box<Origin>>,
@@ -690,7 +690,7 @@ pub enum RunError {
     /// The run was interrupted: by `interrupt` of the engine, a program, a hook or an interrupter.
     #[error("the run was interrupted{}", place(.insn, .origin))]
     Interrupted {
-        /// Where.
+        /// The instruction, if known.
         insn: Option<InsnIdx>,
         /// In which program, if known.
         origin: Option<Box<Origin>>,
@@ -698,7 +698,7 @@ pub enum RunError {
     /// The deadline has passed ([`crate::RunLimits::deadline`]). Without an instruction: before the run began.
     #[error("the run's deadline has passed{}", place(.insn, .origin))]
     Deadline {
-        /// Where.
+        /// The instruction, if known.
         insn: Option<InsnIdx>,
         /// In which program, if known.
         origin: Option<Box<Origin>>,
@@ -722,7 +722,7 @@ pub enum RunError {
     Access {
         /// The access and why it is not allowed.
         what: String,
-        /// Where.
+        /// The instruction, if known.
         insn: Option<InsnIdx>,
         /// In which program, if known.
         origin: Option<Box<Origin>>,
@@ -732,7 +732,7 @@ pub enum RunError {
     Host {
         /// The error of the function.
         source: HelperError,
-        /// Where, if known.
+        /// The instruction, if known.
         insn: Option<InsnIdx>,
         /// In which program, if known.
         origin: Option<Box<Origin>>,
@@ -760,7 +760,7 @@ pub enum RunError {
     /// A sleepable program was run by something that cannot wait.
     #[error("program `{program}` is sleepable: run it by `run_async`")]
     Sleepable {
-        /// Which program.
+        /// The program.
         program: String,
     },
     /// As many runs of sleepable programs are going on as there may be.
@@ -772,7 +772,7 @@ pub enum RunError {
     /// The system has no stack for one more run of a sleepable program.
     #[error("there is no stack for a sleepable run: {source}")]
     NoStack {
-        /// Why.
+        /// The error of the system.
         source: bpf_os::SysError,
     },
     /// The stack of one more run of a sleepable program does not fit the memory that the engine, or the account that
@@ -957,9 +957,9 @@ fn helper(id: u32) -> String {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum HelperError {
-    /// It returned this error.
+    /// The function returned this error.
     Failed(Box<dyn Error + Send + Sync>),
-    /// It panicked, with this message.
+    /// The function panicked, with this message.
     Panicked(String),
     /// A callback into the program was stopped; the run's stop code says why.
     Stopped,

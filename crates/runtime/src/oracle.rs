@@ -98,12 +98,12 @@ pub fn believe(everything: bool) {
     WATCH.with_borrow_mut(|w| w.believing = everything);
 }
 
-/// The machine code of a program, before it is placed, with what it was confined by.
+/// The machine code of a program, before it is placed, with the bounds by which it was confined.
 #[derive(Clone, Debug)]
 pub struct Emitted {
     /// The code.
     pub code: Code,
-    /// Where the bounds of the context's regions are.
+    /// The places in the context that hold the bounds of its regions.
     pub regions: Vec<RegionBounds>,
     /// Whether the program has an arena.
     pub arena: bool,
@@ -162,8 +162,8 @@ pub(crate) fn recording() -> bool {
     WATCH.with_borrow(|w| w.recording)
 }
 
-/// The steps after which numbers are given up that keep paths apart: none for half of the programs that are watched, as
-/// all of them are too short for what else holds.
+/// The steps after which the verifier merges numbers. Half of the watched programs merge from the first step on, since
+/// all of them are shorter than the usual limit.
 pub(crate) fn merge_after(program: &Program) -> u64 {
     if recording() && program.insns().len().is_multiple_of(2) { 0 } else { bpf_verifier::Env::MERGE_AFTER }
 }

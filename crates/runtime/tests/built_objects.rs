@@ -1,6 +1,6 @@
-//! Objects that no compiler makes. Some megabyte of one is loaded or refused in the time and memory of a megabyte: work
-//! or memory by the square of it would take minutes or gigabytes, which whoever runs the tests sees, or the count of
-//! bytes here. Alone in its process, since what other tests allocate would count as well.
+//! Objects that no compiler makes. Each has about a megabyte, and is loaded or refused in time and memory linear in its
+//! size: quadratic work would take minutes, which is seen when the tests run, and quadratic memory gigabytes, which the
+//! count of bytes here shows. Alone in its process, since allocations of other tests would count as well.
 
 #[path = "../../object/tests/common/mod.rs"]
 mod common;

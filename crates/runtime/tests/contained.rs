@@ -21,7 +21,7 @@ fn maps(engine: &Engine) -> [Map; 4] {
     ]
 }
 
-/// Programs, by what they access and how.
+/// Programs, each named by its kind of access.
 const PROGRAMS: &[(&str, &str)] = &[
     ("a constant offset in the context", "r0 = 0\nif r2 < 16 goto out\nr0 = *(u64 *)(r1 + 8)\nout: exit"),
     (

@@ -105,7 +105,7 @@ fn a_backtrace_goes_through_an_image_that_was_replaced() {
         let other: Arc<Mutex<Option<Program<Raw, ()>>>> = Arc::default();
         let attached = Arc::clone(&other);
         let probe = move |_: &mut Caller<'_, ()>| {
-            // Often enough that a batch of what is deferred is full.
+            // Often enough to fill a batch of deferred drops.
             for _ in 0..hook_count {
                 let other = attached.lock().unwrap().clone().unwrap();
                 changed.attach(&other).unwrap();

@@ -44,7 +44,7 @@ fn load(engine: &Engine) -> Instance<()> {
     unsafe { linker.loader::<Raw>().unverified() }.object(&object, maps).unwrap()
 }
 
-/// Where a debugger stops.
+/// The function at which a debugger stops.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn bpf_debug_test_stop() {

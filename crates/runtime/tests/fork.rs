@@ -153,7 +153,8 @@ fn a_child_runs_nothing_while_the_parent_changes_everything() {
     }
 }
 
-/// A run that waits at the fork goes on in the parent only, whoever has the lists of such runs at the fork.
+/// A run that waits at the fork goes on in the parent only, also if another thread holds the lock of the list of such
+/// runs at the fork.
 #[test]
 fn a_child_goes_on_with_no_run_that_waits() {
     use std::future::Future;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 type Prog = Program<Raw, ()>;
 
-/// Of everything that an engine's user can hold, some.
+/// One or more of each kind of object that an engine's user can hold.
 struct Belongings {
     programs: Vec<Prog>,
     array: ProgArray<Raw, ()>,
@@ -95,7 +95,7 @@ fn a_child_lets_go_of_everything_whatever_its_parent_was_doing() {
         let mut hung = Vec::new();
         for round in 0..60 {
             let mut held = Some(Belongings::new(&engine));
-            // SAFETY: the child lets go of what it has and leaves through `_exit`.
+            // SAFETY: the child drops its objects and leaves through `_exit`.
             let child = unsafe { libc::fork() };
             assert!(child >= 0);
             if child == 0 {

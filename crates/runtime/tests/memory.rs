@@ -52,7 +52,7 @@ fn a_small_program_is_one_block_and_a_load_makes_few() {
     for (mode, level, scratch, blocks, bytes) in [
         (Mode::Jit, OptLevel::Speed, 4, 1, 256),
         (Mode::Jit, OptLevel::None, 4, 1, 256),
-        // The program, its form, and the instructions with what is known of them.
+        // The program, its form, and the instructions with their facts.
         (Mode::Interpreter, OptLevel::Speed, 4, 5, 2048),
     ] {
         let mut config = Config::default();
@@ -63,7 +63,7 @@ fn a_small_program_is_one_block_and_a_load_makes_few() {
         let trusted = || unsafe { linker.loader::<Raw>().unverified() }.bytes("a short name", &code).unwrap();
         let verified = || linker.loader::<Raw>().bytes("a short name", &code).unwrap();
         check(&format!("{mode:?} {level:?}, trusted"), trusted, [scratch, blocks, bytes]);
-        // Two are the verifier's: it does not ask the system for what it keeps (`walk/memory.rs`).
+        // Two blocks are the verifier's; the memory that it keeps between programs is not counted (`walk/memory.rs`).
         check(&format!("{mode:?} {level:?}, verified"), verified, [scratch + 2, blocks, bytes]);
     }
     an_instance_is_less_than_a_kilobyte();
@@ -87,9 +87,9 @@ fn an_instance_is_less_than_a_kilobyte() {
     drop(instance);
 }
 
-/// `most`: blocks that a load makes beside those that the program keeps; those; and their bytes.
+/// `most`: blocks that a load makes and frees, blocks that the program keeps, and the bytes of these.
 fn check<P>(what: &str, load: impl Fn() -> P, most: [isize; 3]) {
-    // Whatever is set up once. Two batches of dropped programs are behind it then.
+    // The first loads set up shared state, and drop more than two batches of programs.
     (0..600).for_each(|_| drop(load()));
     let (program, [made, kept, size]) = count(load);
     println!("{what}: {made} blocks made, {kept} kept, {size} bytes");

@@ -47,7 +47,7 @@ fn speed_is_as_interpreted(insns: &[Insn], words: &[u64]) -> Vec<u64> {
     want
 }
 
-/// At every tier.
+/// Compares every tier with the interpreter.
 fn same_as_interpreted(text: &str, words: &[u64]) {
     let insns = assemble(text).unwrap();
     let want = speed_is_as_interpreted(&insns, words);
@@ -141,8 +141,8 @@ fn ten_thousand_blocks_that_jump_back_to_one() {
     same_as_interpreted(&(text + "r0 += r4\nr0 ^= r5\nexit"), &WORDS);
 }
 
-/// A loop with more ways back still, in which as many sums are made of what has grown by a constant: none of them asks
-/// every way whether it brings that.
+/// A loop with even more back-edges, in which as many sums are made of a variable that grows by a constant. No sum may
+/// inspect every back-edge.
 #[test]
 fn a_hundred_thousand_sums_in_a_loop_with_as_many_ways_back() {
     let mut text = BEGIN.to_owned() + "r3 &= 63\nhead:\nr4 = r3\nr4 += 1\nr3 += 2\nr0 += r4\n";

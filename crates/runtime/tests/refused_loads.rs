@@ -1,6 +1,6 @@
-//! A load that is refused leaves nothing behind, at whichever step that is: memory, descriptors, closures, maps and the
-//! engine are all given back. Alone in its process, since what other threads allocate would count as well. The source
-//! of the object is `objects/refused.c`.
+//! A load that is refused leaves nothing behind, at any step: memory, descriptors, closures, maps and the engine are
+//! all given back. Alone in its process, since allocations of other threads would count as well. The source of the
+//! object is `objects/refused.c`.
 
 use bpf_runtime::{Caller, Config, Engine, Linker, LoadError, MapSet, Mode, Object, Raw};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -84,7 +84,7 @@ fn attempt(way: Way, mode: Mode, fault: Fault) -> &'static str {
     let mut object = Object::parse(include_bytes!("objects/refused.o")).unwrap();
     let mut linker = Linker::<()>::new(&engine);
     if !matches!(fault, Fault::HostFunction) {
-        // It owns the engine itself, as one that runs other programs does.
+        // The function owns the engine itself, as a function that runs other programs does.
         let (captured, engine) = (Arc::clone(&captured), engine.clone());
         let note = move |_: &mut Caller<'_, ()>, value: u64| {
             value + Arc::strong_count(&captured) as u64 + engine.config().max_slots as u64

@@ -1,6 +1,6 @@
 //! Runs on small stacks: one that may not fit is refused before it begins, nested ones, hooks and tail calls included;
-//! one that fits runs, on whatever stack. That what is let in does fit is shown by running it at every depth of a stack
-//! until it is refused: too small a need ends the test's process.
+//! a run that fits is not refused, on any stack. Each program runs at every depth of a stack until it is refused: if
+//! the computed need were too small, an overflow would end the test's process.
 
 #![cfg(target_os = "linux")]
 
@@ -203,7 +203,7 @@ fn nested_runs_end_before_the_stack_does() {
     }
 }
 
-/// Runs it at this depth and all below, until it is refused. How many ran.
+/// Calls `run` at this depth and all below, until the run is refused. Returns how many ran.
 fn at_each_depth(run: &dyn Fn() -> Outcome) -> u32 {
     let filler = std::hint::black_box([0u8; 500]);
     let ran = match run() {
@@ -333,8 +333,8 @@ mod other_stacks {
         }
     }
 
-    /// Nothing is known of a coroutine's stack; runs on it are neither refused nor held to what is left of the
-    /// thread's.
+    /// The ends of a coroutine's stack are unknown; runs on it are neither refused nor held to the rest of the thread's
+    /// stack.
     #[cfg(target_env = "gnu")]
     #[test]
     fn a_run_on_an_unknown_stack_is_not_refused() {

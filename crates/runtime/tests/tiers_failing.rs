@@ -334,7 +334,7 @@ fn a_child_that_is_forked_while_a_program_is_compiled_lets_go_of_it() {
         std::thread::sleep(wait);
         let slow = program.is_slow();
         let before = engine.tier_stats();
-        // SAFETY: the child lets go of what it has and leaves through `_exit`.
+        // SAFETY: the child drops its objects and leaves through `_exit`.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {

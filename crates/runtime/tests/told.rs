@@ -22,7 +22,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps what it is told, a line each; panics over what begins so.
+/// Keeps each event as a line; panics at an event that begins with `hates`.
 #[derive(Clone, Default)]
 struct Listener {
     lines: Arc<Mutex<Vec<String>>>,

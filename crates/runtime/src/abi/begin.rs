@@ -29,7 +29,7 @@ use std::borrow::Borrow;
 use std::cell::Cell;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// How code is entered.
+/// The entry of code: its address and the state that it needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     /// The address to call.

@@ -2,16 +2,16 @@
 //!
 //! Problem: a program that waits for a host's future must give its thread back in the middle of emitted code, and go on
 //! later, maybe on another thread. Approach: such a run is on a stack of its own from its beginning; to wait, that
-//! stack is switched away from. Its frames stay where they are. A run that waits is a `*mut dyn`
-//! [`Sleeping`](crate::abi::link::Sleeping) to whoever polls it: the call that waits lies on the run's stack and is
-//! polled from another.
+//! stack is switched away from. Its frames stay where they are. To its poller, a run that waits is a `*mut dyn`
+//! [`Sleeping`](crate::abi::link::Sleeping): the call that waits lies on the run's stack and is polled from another.
 //!
 //! Invariants:
-//! * While a run waits it holds no guard, no slot and no lock: its guard is in the frame of whoever resumes it.
+//! * While a run waits it holds no guard, no slot and no lock: the guard of a running run is in the frame of the poller
+//!   that resumes it.
 //! * No frame on a run's stack that lives across a wait refers to its thread: functions that do so (and everything of a
 //!   host's) are called by such a frame and not inlined into it, since a compiler takes a function to stay on one
 //!   thread.
-//! * A run's stack is switched to by one thread at a time: whoever has the [`Fiber`].
+//! * A run's stack is switched to by one thread at a time: the thread that has the [`Fiber`].
 //! * A [`Fiber`] is over before it is dropped. A forgotten fiber stays as it is, with its stack: nothing that it
 //!   borrowed is used again, for nobody can resume it.
 
@@ -42,9 +42,9 @@ type Ended = Result<Result<u64, RunError>, Box<dyn Any + Send>>;
 /// How far a run has come.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// It is over; what a host's future has thrown meanwhile.
+    /// The run is over. The second field is the panic of a host's future, if one has panicked.
     Over(Result<u64, RunError>, Option<Box<dyn Any + Send>>),
-    /// It waits for this call.
+    /// The run waits for this call.
     Waits(Waiting),
 }
 
@@ -58,10 +58,10 @@ pub(crate) struct Fiber {
     stack: imp::Stack,
 }
 
-// SAFETY: the link has one owner, this. Frames on the stack of a run that waits may go to another thread: emitted
-// frames, frames of the interpreter and of the shims of functions that wait, which refer to no thread (the invariant
-// above); the host's futures in these are `Send` (`call::sleeping`), and so is what the run was given (whoever sends a
-// fiber vouches for that).
+// SAFETY: this fiber is the only owner of the link. Frames on the stack of a run that waits may go to another thread:
+// emitted frames, frames of the interpreter and of the shims of functions that wait, which refer to no thread (the
+// invariant above); the host's futures in these are `Send` (`call::sleeping`), and so are the host's values of the run
+// (`RunAsync` is `Send` only if they are).
 unsafe impl Send for Fiber {}
 
 impl fmt::Debug for Fiber {
@@ -131,7 +131,7 @@ impl Fiber {
     /// The run must wait, and the slot be this thread's, by a guard.
     pub(crate) unsafe fn go_on(&mut self, slot: u32, clock: &Clock, cx: &mut Context<'_>) -> Step {
         self.fibers.deadlines.go_on(&mut self.due, &self.parked, clock);
-        // SAFETY: the run waits, and whoever has its fiber has it.
+        // SAFETY: the run waits, and the owner of its fiber has exclusive access to it.
         unsafe { (*self.parked.level.run()).ctx.slot = slot };
         // SAFETY: the caller's contract.
         unsafe { self.resume(cx, Resume::Go) }
@@ -181,7 +181,7 @@ impl Fiber {
         match switched {
             Ok(call) => Step::Waits(call),
             Err(Ok(result)) => Step::Over(result, self.link.thrown()),
-            // Of whoever is told of a run's end, say.
+            // A panic outside of the host's functions, for example in a listener that is told of the run's end.
             Err(Err(panic)) => {
                 let result = Err(RunError::Internal("a run ended by a panic".into()));
                 self.link.throw(panic);
@@ -233,9 +233,9 @@ unsafe impl Send for Idle {}
 pub(crate) struct Fibers {
     domain: Arc<Domain>,
     stacks: Arc<Stacks>,
-    /// How many there may be.
+    /// Upper bound on the number of fibers.
     most: usize,
-    /// How many there are, those that no run is on included.
+    /// Number of fibers, including idle ones.
     count: AtomicUsize,
     idle: Mutex<Vec<Idle>>,
     /// The state of each, by its address: for threads that interrupt runs.
@@ -250,7 +250,7 @@ impl fmt::Debug for Fibers {
 }
 
 impl Fibers {
-    /// At most so many, with stacks of so many bytes.
+    /// Makes room for `most` fibers, with stacks of `stack` bytes.
     pub(crate) fn new(domain: &Arc<Domain>, most: usize, stack: u64) -> Fibers {
         Fibers {
             domain: Arc::clone(domain),
@@ -272,7 +272,7 @@ impl Fibers {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `ask` mark the runs that are to end, and wakes the pollers of those that wait.
+    /// Lets `ask` mark the runs that are to end, and wakes the pollers of marked runs that wait.
     pub(super) fn interrupt(&self, ask: impl Fn(&Parked)) {
         let mut wakers = Vec::new();
         self.each(|parked| {

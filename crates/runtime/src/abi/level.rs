@@ -34,7 +34,7 @@ impl Level {
 
     /// The level inside this one; null if runs never nested so deep.
     pub(super) fn inner(&self) -> Option<&CachePadded<Level>> {
-        // It is initialised (the store in `inner_or_new` is a release too). SeqCst for `Runs::interrupt`.
+        // The level is initialised (the store in `inner_or_new` is a release too). SeqCst for `Runs::interrupt`.
         let inner = self.inner.load(Ordering::SeqCst);
         // SAFETY: null or made by `Box::into_raw`, and freed with `self` only.
         unsafe { inner.as_ref() }

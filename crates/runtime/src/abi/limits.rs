@@ -1,4 +1,4 @@
-//! Limits of one run, beside those that its program was loaded with.
+//! Limits of one run, beside the limits that its program was loaded with.
 
 use crate::abi::slots::Runs;
 use crate::abi::watch::{NEVER, Watched};

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 pub(crate) enum Resume {
     /// The awaited result is there.
     Go,
-    /// It is given up.
+    /// The run is given up.
     Cancel,
 }
 
@@ -106,7 +106,7 @@ mod imp {
     use std::cell::Cell;
     use std::ptr::null;
 
-    /// The way back to whoever resumed a run.
+    /// The switch back to the poller that resumed a run.
     #[derive(Debug)]
     pub(super) struct Back(Cell<*const Yielder<Resume, Waiting>>);
 

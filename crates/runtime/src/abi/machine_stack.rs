@@ -3,9 +3,9 @@
 //! Problem: emitted frames lie on the thread's stack, and threads may have small ones, or be deep in theirs already; an
 //! overflow is a fault that ends the process. Approach: the worst stack of a program is known when it is loaded
 //! ([`crate::Program::machine_stack_bytes`]), and the ends of a thread's stack do not change. Each run, nested ones
-//! included, compares its stack pointer with them before it begins. That takes a few instructions if the stack has room
-//! for any run of the engine; otherwise the need of this run is computed. The stack of helpers and host functions is
-//! added to it ([`crate::Config::stack_reserve`]).
+//! included, compares its stack pointer with them before it begins. The comparison takes a few instructions if the
+//! stack has room for any run of the engine; otherwise the need of this run is computed. The stack of helpers and host
+//! functions is added to it ([`crate::Config::stack_reserve`]).
 //!
 //! A run that tail-calls is held to a bound of the configuration instead, since the targets of its tail calls may be
 //! replaced during the run. A program that keeps frames on the stack at a tail call was loaded with these frames
@@ -50,12 +50,12 @@ const UNASKED: (u64, u64) = (0, 0);
 #[must_use]
 pub(crate) struct Outer((u64, u64));
 
-/// This thread is about to be switched to a stack of `len` bytes from `low` on.
+/// Sets the bounds before this thread is switched to a stack of `len` bytes from `low` on. Returns the former bounds.
 pub(crate) fn enter(low: u64, len: u64) -> Outer {
     Outer(BOUNDS.replace((low, len)))
 }
 
-/// It is back.
+/// Restores the bounds after the thread was switched back.
 pub(crate) fn leave(outer: Outer) {
     BOUNDS.set(outer.0);
 }

@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Where `bpf_trace_printk` writes.
+/// The host's function that receives the output of `bpf_trace_printk`.
 pub type PrintSink = Arc<dyn Fn(&Printed<'_>) + Send + Sync>;
 
 /// One call of `bpf_trace_printk` or `bpf_trace_vprintk`, as [`crate::Config::print`] receives it. Its `Display` is the
@@ -65,7 +65,7 @@ pub(crate) struct RunConfig {
     pub(crate) max_nested: u32,
     /// The stack that runs may need.
     pub(crate) stack: StackNeed,
-    /// Where `bpf_trace_printk` writes.
+    /// The host's function that receives the output of `bpf_trace_printk`.
     pub(crate) print: Option<Foreign<PrintSink>>,
     /// The host's answers about interfaces and routes, for helpers.
     pub(crate) network: Option<Foreign<Arc<dyn Network>>>,

@@ -130,7 +130,7 @@ impl Runs {
     }
 
     /// Asks the runs to stop for which `is` returns true, by level and word, and the runs nested in them. Wakes the
-    /// pollers of those that wait.
+    /// pollers of the stopped runs that wait.
     fn interrupt_each(&self, is: impl Fn(&Level, u64) -> bool) {
         self.levels.iter().for_each(|slot| interrupt(slot, &is));
         self.fibers.interrupt(|parked| interrupt(&parked.level, &is));

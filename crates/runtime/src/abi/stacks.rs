@@ -26,9 +26,9 @@ pub(crate) struct Stacks {
 
 #[derive(Debug, Default)]
 struct Slabs {
-    /// By address: a bit for each stack that is free.
+    /// The slabs by address: a bit for each stack that is free.
     free: BTreeMap<usize, u32>,
-    /// The addresses of those that have a free stack.
+    /// The addresses of the slabs that have a free stack.
     open: BTreeSet<usize>,
 }
 

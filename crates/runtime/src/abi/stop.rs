@@ -44,7 +44,7 @@ impl Run {
     pub(crate) fn is_late(&mut self) -> bool {
         // SAFETY: of a run that is there; others change it atomically.
         let word = unsafe { word(self) };
-        // Relaxed: set together with what stopped the run.
+        // Relaxed: the bit is set in the same store as the cause of the stop.
         word.load(std::sync::atomic::Ordering::Relaxed) & LATE != 0
     }
 

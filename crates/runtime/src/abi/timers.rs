@@ -96,7 +96,7 @@ pub(crate) fn program_number() -> u64 {
 /// Returns the number in the `struct bpf_timer` at this address.
 ///
 /// # Safety
-/// It must be the timer's of a value of a map that is alive for `'a`.
+/// `address` must be that of the `struct bpf_timer` in a value of a map that is alive for `'a`.
 unsafe fn number<'a>(address: u64) -> &'a AtomicU64 {
     let word = core::ptr::with_exposed_provenance_mut::<u64>(crate::num::index(address));
     // SAFETY: inside a value, at a multiple of 8 as validation of the map's definition demands, for as long as the map;

@@ -94,9 +94,10 @@ impl Default for DispatcherOptions {
 pub struct DispatcherStats {
     /// Programs attached.
     pub entries: usize,
-    /// Of these, how many are reached by a direct jump.
+    /// Attached programs that a direct jump reaches.
     pub direct: usize,
-    /// How many are not: beyond the limit, out of reach of a compare, or interpreted. While statistics are on, all.
+    /// Attached programs that no direct jump reaches: beyond the limit, out of reach of a compare, or interpreted.
+    /// While statistics are on, all of them.
     pub fallback: usize,
     /// Images published.
     pub updates: u64,

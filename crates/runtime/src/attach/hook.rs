@@ -91,7 +91,7 @@ pub enum HookError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attachment {
-    /// Programs of lower priority run first; among equals, those that were attached first.
+    /// Programs of lower priority run first; among equals, the program that was attached first.
     pub priority: i32,
     /// The verdicts after which the next program runs, in place of the `pass` of [`Policy::FirstVerdict`]. Other
     /// policies refuse it ([`HookError::Verdicts`]).
@@ -106,14 +106,14 @@ impl Default for Attachment {
 }
 
 impl Attachment {
-    /// With this priority.
+    /// Sets the priority.
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
         self
     }
 
-    /// Continuing on these verdicts instead of the policy's.
+    /// Sets the verdicts after which the next program runs, instead of the policy's.
     #[must_use]
     pub fn continue_on(mut self, verdicts: Verdicts) -> Self {
         self.continue_on = Some(verdicts);

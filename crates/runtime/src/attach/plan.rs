@@ -3,13 +3,13 @@
 //! Problem: a new version of a plug-in is several programs in several hooks and slots, and any of these steps may be
 //! refused. Approach: steps that may fail are done first, without publishing anything. Each hook's next list and image
 //! are built; then all hooks and prog arrays are locked, and if no other thread has changed one since, and each slot
-//! accepts its program, the slots are set and the hooks published, one store each. Of the steps under the locks only
-//! patching code may fail, which can be undone.
+//! accepts its program, the slots are set and the hooks published, one store each. Under the locks, only patching code
+//! may fail, which can be undone.
 //!
 //! Visibility: a run is one call of `Hook::run` (or of a `Runner`) with the programs that it tail-calls. It loads the
 //! hook's image once, so it runs the old list or the new one. Hooks are published in the order in which the plan names
-//! them, by release stores: a thread that has seen the new version of one sees the new version of those named before
-//! it.
+//! them, by release stores: a thread that has seen the new version of one sees the new version of each hook named
+//! before it.
 //!
 //! A rollback has the reverse order: hooks first, then, when every run that began before is over, slots. The prog
 //! arrays of the new version stay filled as long as one of its runs may jump through them. In between, the rollback has
@@ -21,7 +21,7 @@
 //! Panics of `tracing` subscribers and of host destructors are resumed after the whole plan is committed or rolled back
 //! ([`Finish`]).
 //!
-//! Invariants: locks are taken in the order of addresses, those of hooks before those of prog arrays; under them
+//! Invariants: locks are taken in the order of addresses, locks of hooks before locks of prog arrays; under them
 //! nothing is dropped, no deferred drop is run, and nothing is placed.
 
 use crate::attach::hook::{Attachment, Edit, Hook, HookError, Prepared, Replacing, State};
@@ -45,7 +45,7 @@ pub enum PlanError {
     Hook {
         /// The index of the hook, in the order in which the plan names hooks, from 0.
         hook: usize,
-        /// Why.
+        /// The hook's reason for refusing the change.
         source: HookError,
     },
     /// A prog array refused to set or clear a slot.
@@ -53,7 +53,7 @@ pub enum PlanError {
     ProgArray {
         /// The name of the array.
         array: String,
-        /// Why.
+        /// The prog array's reason for refusing the change.
         source: ProgArrayError,
     },
     /// The plan changes a slot twice.
@@ -361,7 +361,7 @@ impl<'p> Plan<'p> {
         }
         let exchanged = exchange(&slots, turn);
         if exchanged.is_done() {
-            // In the plan's order.
+            // Hooks are published in the plan's order.
             locked.sort_by_key(|(at, _)| *at);
             locked.iter_mut().for_each(|(_, change)| change.publish());
         }

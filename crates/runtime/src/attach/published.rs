@@ -85,7 +85,7 @@ pub(crate) struct Listed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListError {
-    /// It needs more memory than is left to the engine's objects.
+    /// The list needs more memory than is left to the engine's objects.
     #[error("a list of {programs} programs: {full}")]
     MemoryFull {
         /// The number of programs.

@@ -1,8 +1,9 @@
 //! Many runs under one guard.
 //!
-//! Problem: a service that takes packets in batches enters and leaves a run guard for each of them, a third of what a
-//! run of a small program costs. Approach: a [`Runner`] holds the guard for as long as it lives. Everything else of a
-//! run is done for each run, so a run through it and one without differ in nothing that the program could see.
+//! Problem: a service that takes packets in batches enters and leaves a run guard for each of them, which takes a third
+//! of the time of a run of a small program. Approach: a [`Runner`] holds the guard for as long as it lives. Everything
+//! else of a run is done for each run, so a run through it and one without differ in nothing that the program could
+//! see.
 
 use crate::abi::limits::RunLimits;
 use crate::attach::hook::Hook;

@@ -88,7 +88,7 @@ pub(crate) unsafe fn copy_in(at: *mut u8, from: &[u8]) {
 }
 
 impl SharedBytes<'_> {
-    /// How many there are.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -132,7 +132,7 @@ impl<'a> SharedBytesMut<'a> {
         self.bytes
     }
 
-    /// How many there are.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.bytes.len
     }

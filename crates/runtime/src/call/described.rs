@@ -43,7 +43,8 @@ struct Described<H> {
     body: Box<Body<H>>,
 }
 
-/// The host function with this prototype and body. The kinds are those that closures have.
+/// The host function with this prototype and body. `args` and `ret` may only be kinds that
+/// [`IntoHostFn`](super::IntoHostFn) closures can have.
 pub(crate) fn described_fn<H: 'static>(
     (args, ret, ints): ([ArgKind; 5], Ret, IntTypes),
     body: impl Fn(&mut Caller<'_, H>, &[HostValue<'_>]) -> Result<u64, HelperError> + Send + Sync + 'static,
@@ -102,7 +103,8 @@ unsafe extern "C" fn shim<H: 'static>(r1: u64, r2: u64, r3: u64, r4: u64, r5: u6
         // `Run`, by a pointer to all of it; emitted code waits for the call.
         let run = unsafe { &mut *ctx.cast::<Run>() };
         let described = run.ctx.host_env as *const Described<H>;
-        // SAFETY: the contract; `Foreign` has the layout of what is in it, and the program keeps it.
+        // SAFETY: `host_env` is the address of the `Described` that the program keeps (contract); `Foreign` has the
+        // layout of its content.
         let described = unsafe { &*described };
         guarded(run, |run| {
             let mut caller = Caller { run, host: PhantomData };

@@ -107,7 +107,7 @@ pub unsafe trait IntoHostFn<H, Args>: Send + Sync + 'static {
     const ARGS: [ArgKind; 5];
     /// The facts that the verifier may assume about the result.
     const RET: Ret;
-    /// The integer types of arguments, by register, and of the result, of those that are integers.
+    /// The integer types of arguments, by register, and of the result; `None` where it is no integer.
     const INTS: IntTypes;
 
     /// Calls it with the values of r1 to r5.
@@ -248,7 +248,7 @@ unsafe extern "C" fn shim<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(
             run.ctx.host_env as *const F
         };
         // SAFETY: a zero-sized value needs no memory, and the program keeps the one that `host_fn` was given if it has
-        // a destructor; otherwise the contract says it is there, and `Foreign` has the layout of what is in it.
+        // a destructor; otherwise `host_env` is its address (contract), and `Foreign` has the layout of its content.
         let f = unsafe { &*env };
         guarded(run, |run| {
             let mut caller = Caller { run, host: PhantomData };

@@ -3,13 +3,13 @@
 //! Problem: the future that a closure returns may not be ready, and emitted code, or the interpreter, is in the middle
 //! of a call. Approach: the run is on a stack of its own ([`crate::abi::fiber`]). The shim keeps the future in its
 //! frame there and polls it once, where the program runs: one that is ready costs no switch. Else it leaves that stack
-//! to wait ([`Link::wait`]), and whoever polls the run polls the future where it lies, on the poller's own stack. When
-//! it is ready, the run goes on in a guard.
+//! to wait ([`Link::wait`]), and the run's poller polls the future where it lies, on the poller's own stack. When it is
+//! ready, the run goes on in a guard.
 //!
-//! Invariants: the frame of [`shim`], which lives across a wait, holds one future and refers to no thread: whatever may
-//! do so is called and not inlined. Arguments are numbers, copies, or memory that the run alone has (its stack, its
-//! context's regions), which stays where it is while it waits. The closure has its caller for one lifetime, whichever
-//! that is, so nothing of it leaves the call.
+//! Invariants: the frame of [`shim`], which lives across a wait, holds one future and refers to no thread: functions
+//! that may do so are called and not inlined. Arguments are numbers, copies, or memory that the run alone has (its
+//! stack, its context's regions), which stays where it is while it waits. The closure must accept its caller with any
+//! lifetime, so nothing of the caller leaves the call.
 
 use crate::abi::entry;
 use crate::abi::link::{Resume, Sleeping, Waiting};
@@ -122,7 +122,7 @@ stay! {
 pub unsafe trait IntoAsyncFn<'a, H, Args>: Send + Sync + 'static {
     /// The demands of the verifier on the arguments.
     const ARGS: [ArgKind; 5];
-    /// The integer types of the arguments, by register, of those that are integers.
+    /// The integer types of the arguments, by register; `None` where an argument is no integer.
     const INTS: [Option<IntType>; 5];
     /// The type of the result.
     type Output: HostRet + Send;
@@ -254,11 +254,11 @@ impl<Fut: Future> Sleeping for Call<Fut> {
 
 type FutureOf<F, H, Args> = <F as IntoAsyncFn<'static, H, Args>>::Future;
 
-/// How a call has begun.
+/// The state of a call after its future was polled once.
 enum Begun {
     Ready,
     Waits,
-    /// It was not called, or the closure or its future has panicked: the run is stopped.
+    /// The closure was not called, or the closure or its future has panicked: the run is stopped.
     Failed,
 }
 
@@ -300,9 +300,9 @@ unsafe extern "C" fn shim<H: 'static, Args: 'static, F: for<'a> IntoAsyncFn<'a, 
 
 /// Why a run is left at a call.
 enum Left {
-    /// It ends with an error that names the call.
+    /// The run ends with an error that names the call.
     Here,
-    /// Its future is dropped, and nobody sees its error.
+    /// The run's future is dropped, and nobody sees its error.
     GivenUp,
 }
 
@@ -333,7 +333,7 @@ unsafe fn begin<H: 'static, Args: 'static, F: for<'a> IntoAsyncFn<'a, H, Args>>(
         _ => env as *const F,
     };
     // SAFETY: a zero-sized value needs no memory, and the program keeps the one that `async_fn` was given if it has a
-    // destructor; otherwise the contract says it is there, and `Foreign` has the layout of what is in it.
+    // destructor; otherwise `host_env` is its address (contract), and `Foreign` has the layout of its content.
     let f = unsafe { &*f };
     let polled = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: the run's `&mut H` (`Caller::host`), which nobody else uses until the call is over: with its future,

@@ -19,9 +19,9 @@ use std::fmt;
 /// The integer types of a host function's registers; `None` for registers that are no integers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IntTypes {
-    /// Of the arguments, r1 to r5.
+    /// The types of the arguments, r1 to r5.
     pub args: [Option<IntType>; 5],
-    /// Of the result, r0.
+    /// The type of the result, r0.
     pub ret: Option<IntType>,
 }
 

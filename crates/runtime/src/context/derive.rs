@@ -22,8 +22,8 @@ use core::mem::offset_of;
 ///
 /// Derive it. The struct must be `#[repr(C)]` with named fields and without padding; fields are integers, arrays of
 /// integers, [`ContextBytes`] and [`ContextBytesMut`] (eight of them at most), and other structs that derive it.
-/// Programs may read all of them, and write those marked `#[bpf(writable)]`: of a struct in a struct, those that are
-/// marked in it, if it is marked itself. The struct itself names the context: programs are loaded with
+/// Programs may read all fields, and write the fields marked `#[bpf(writable)]`. A field of a nested struct is writable
+/// if both it and the nested struct are marked. The struct itself names the context: programs are loaded with
 /// `load::<Request>`, and run on a `&mut Request`.
 ///
 /// ```

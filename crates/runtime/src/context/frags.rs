@@ -6,8 +6,8 @@
 //! packets cannot be given one, nor be jumped to by one that is: the kernel finds that out when it attaches a program
 //! or fills a prog array.
 //!
-//! Invariants: [`XdpFragsBuff`] begins with an [`XdpBuff`], which is what the helpers of all XDP programs work on. Of a
-//! piece, `start .. start + len + room` lies in a buffer that is borrowed for `'p`.
+//! Invariants: [`XdpFragsBuff`] begins with an [`XdpBuff`], on which the helpers of all XDP programs work. The bytes
+//! `start .. start + len + room` of a piece lie in a buffer that is borrowed for `'p`.
 //!
 //! Source: `bpf_xdp_pointer`, `bpf_xdp_copy_buf`, `bpf_xdp_frags_increase_tail`, `bpf_xdp_frags_shrink_tail`,
 //! `bpf_xdp_pull_data` in `net/core/filter.c` (Linux 6.18).
@@ -73,9 +73,9 @@ pub struct XdpFragsBuff<'p> {
 /// The place of a range of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Range {
-    /// In one piece, from this address on.
+    /// The range lies in one piece, from this address on.
     Piece(*mut u8),
-    /// In several.
+    /// The range spans several pieces.
     Pieces,
 }
 
@@ -90,8 +90,8 @@ impl<'p> XdpFragsBuff<'p> {
 
     /// The pieces behind the first, as they are now.
     pub fn frags(&self) -> &[XdpFrag<'p>] {
-        // SAFETY: so many pieces lie there, borrowed for 'p (`new`; `count` and `frags` only ever leave some out); they
-        // are written by whoever has this borrowed mutably.
+        // SAFETY: `frags` points to `count` pieces borrowed for 'p (`new`; later changes only leave some out), and
+        // writing one takes a mutable borrow of `self`.
         unsafe { core::slice::from_raw_parts(self.frags, self.count) }
     }
 

@@ -90,11 +90,11 @@ impl Network for Unconfigured {}
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Sent {
-    /// It was queued for sending.
+    /// The packet was queued for sending.
     Queued = 0,
-    /// It was dropped.
+    /// The packet was dropped.
     Dropped = 1,
-    /// It, or one before it, was dropped because the queue is full.
+    /// This packet, or one before it, was dropped because the queue is full.
     Congested = 2,
 }
 

@@ -1,10 +1,10 @@
 //! A packet in a `&mut [u8]`, and the kernel's context of XDP programs over it; the context of all other packet
 //! programs is in [`skb`](crate::context::skb).
 //!
-//! Problem: the kernel's layouts hold 32-bit fields for what are pointers, and packets that programs may grow and
-//! shrink. Approach: a host structure with 64-bit pointers into the user's buffer; the verifier's facts turn each
-//! access of a field into one of that structure (`verify::rewrite`), so unmodified kernel objects run without a copy of
-//! the packet. Head- and tailroom are what the user's buffer has around the packet.
+//! Problem: the kernel's layouts hold pointers in 32-bit fields, and packets that programs may grow and shrink.
+//! Approach: a host structure with 64-bit pointers into the user's buffer; the verifier's facts turn each access of a
+//! field into one of that structure (`verify::rewrite`), so unmodified kernel objects run without a copy of the packet.
+//! Head- and tailroom are the bytes of the user's buffer before and behind the packet.
 //!
 //! Source of fields, offsets and access rights: `include/uapi/linux/bpf.h`, and `xdp_is_valid_access` in
 //! `net/core/filter.c` (Linux 6.18).
@@ -61,7 +61,7 @@ pub enum Redirect {
         /// Not to the device that the packet came from (`BPF_F_EXCLUDE_INGRESS`).
         exclude_ingress: bool,
     },
-    /// To another CPU.
+    /// The packet goes to another CPU.
     Cpu {
         /// The map.
         map: u32,
@@ -72,7 +72,7 @@ pub enum Redirect {
         /// The program to run there.
         program: u32,
     },
-    /// To an AF_XDP socket.
+    /// The packet goes to an AF_XDP socket.
     Socket {
         /// The map.
         map: u32,
@@ -107,7 +107,7 @@ pub(crate) const ETH_HLEN: usize = 14;
 pub(crate) const MAX_META: u32 = 255;
 
 impl Window {
-    /// The packet `at .. at + len` of a buffer, cut to what the buffer has and to [`MAX_FRAME`].
+    /// The packet `at .. at + len` of a buffer, cut to the buffer's end and to [`MAX_FRAME`] bytes.
     pub(crate) fn new(buffer: &mut [u8], at: usize, len: usize) -> Window {
         let at = at.min(buffer.len());
         let len = len.min(buffer.len() - at).min(MAX_FRAME as usize);
@@ -295,7 +295,7 @@ impl<'p> XdpBuff<'p> {
         }
     }
 
-    /// The bytes that programs have put in front of the packet by `bpf_xdp_adjust_meta`, for those that come after.
+    /// The bytes that programs have put in front of the packet by `bpf_xdp_adjust_meta`, for later programs.
     pub fn metadata(&self) -> &[u8] {
         self.window.metadata()
     }
@@ -319,7 +319,8 @@ impl<'p> XdpBuff<'p> {
 pub enum Xdp {}
 
 // SAFETY: the layout describes `XdpBuff` (`repr(C)`, offsets taken from it), whose window lies in a buffer borrowed for
-// 'p; the regions' promises are the window's invariant, which whoever moves its ends keeps by `Window::place`.
+// 'p; the regions' promises are the window's invariant, which `Window::place`, the only function that moves its ends,
+// keeps.
 unsafe impl Context for Xdp {
     type Data<'r, 'p>
         = &'r mut XdpBuff<'p>

@@ -111,8 +111,8 @@ pub(crate) struct Notes {
     pub(crate) encapsulated: bool,
 }
 
-/// Positions of the headers that legacy packet loads may count from, in bytes from the packet's start: [`NO_HEADER`] of
-/// those that do not begin in the buffer.
+/// Positions of the headers that legacy packet loads may count from, in bytes from the packet's start; [`NO_HEADER`]
+/// for a header that does not begin in the buffer.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Headers {
@@ -124,7 +124,7 @@ struct Headers {
 #[derive(Debug)]
 #[repr(C)]
 pub struct SkBuff<'p> {
-    /// The numbers. `len` is set by each run, and by what changes the packet's length.
+    /// The numbers. Each run sets `len`, and so does each helper that changes the packet's length.
     pub fields: SkFields,
     /// The target of `flow_keys`. A run continues from its present values: reset them to dissect the packet again.
     pub flow_keys: FlowKeys,
@@ -295,10 +295,10 @@ unsafe impl Context for Skb {
             core::ptr::from_ref(socket)
         });
         let buff = core::ptr::from_mut::<SkBuff<'_>>(data);
-        // SAFETY: a field of what `data` borrows.
+        // SAFETY: a field of the `SkBuff` that `data` borrows.
         let flow_keys = unsafe { &raw mut (*buff).flow_keys };
-        // SAFETY: a field of what `data` borrows; written through the pointer that the run gets, so that the run may
-        // use it.
+        // SAFETY: a field of the `SkBuff` that `data` borrows; written through the pointer that the run gets, so that
+        // the run may use it.
         unsafe { (*buff).flow_keys_at = flow_keys };
         let context = buff.cast();
         let context_len = size_of::<SkBuff<'_>>();

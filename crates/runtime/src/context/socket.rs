@@ -1,8 +1,8 @@
 //! Sockets, as programs see them: `struct bpf_sock` and `struct bpf_tcp_sock`.
 //!
 //! Problem: in the kernel a socket is a large structure, and each field that a program reads is rewritten to an access
-//! of it. Approach: here the host describes a socket by what programs may read, in the layout that they are compiled
-//! for, so a pointer to it is plain memory that is only read. The host hands out counted references
+//! of it. Approach: here the host describes a socket by the fields that programs may read, in the layout that they are
+//! compiled for, so a pointer to it is plain memory that is only read. The host hands out counted references
 //! ([`Network::socket`](crate::network::Network::socket)); a program gives back each that it got, which the verifier
 //! proves, and a run that is stopped gives back what it holds.
 //!
@@ -112,9 +112,9 @@ impl Socket {
 pub struct SocketLookup {
     /// `IPPROTO_TCP` or `IPPROTO_UDP`.
     pub protocol: u8,
-    /// Where the packet is from; of the same family as the destination.
+    /// The source of the packet; of the same family as the destination.
     pub source: SocketAddr,
-    /// Where it is to.
+    /// The destination of the packet.
     pub destination: SocketAddr,
     /// The network namespace, by the number that it has in the program's own; `None`: that one.
     pub namespace: Option<u32>,

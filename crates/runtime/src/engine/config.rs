@@ -15,7 +15,7 @@ use {
     bpf_jit::{AllocOptions, PassSet},
 };
 
-/// How programs are executed.
+/// The engine that executes programs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Mode {
@@ -26,11 +26,11 @@ pub enum Mode {
     Interpreter,
 }
 
-/// How an [`Engine`](crate::Engine) behaves. `Config::default()` is meant for production.
+/// The settings of an [`Engine`](crate::Engine). `Config::default()` is meant for production.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Config {
-    /// How programs are executed.
+    /// The engine that executes programs.
     pub mode: Mode,
     /// How much work the compiler puts into machine code; [`crate::Loader::opt_level`] decides for one load. With
     /// [`OptLevel::Tiered`] a thread wakes up each `tick` while programs of the first tier are loaded. Without
@@ -77,8 +77,8 @@ pub struct Config {
     /// Programs that cannot be stopped (neither loop nor call under a budget or interruption, no host function, no
     /// check) do not count: they run nothing themselves.
     pub max_nested_runs: u32,
-    /// How many runs of sleepable programs may be going on at the same time, those that wait included. Each has a stack
-    /// of its own, of which it takes the pages that it uses, and address space for the largest program.
+    /// Upper bound on the runs of sleepable programs that are going on at the same time, including runs that wait. Each
+    /// has a stack of its own: address space for the largest program, and memory for the pages that it uses.
     pub max_async_runs: usize,
     /// Bytes of BPF stack a frame may use (512 as in the kernel): a multiple of 8, below 64 KiB.
     pub frame_bytes: u32,
@@ -117,7 +117,7 @@ pub struct Config {
     pub network: Option<Arc<dyn Network>>,
     /// Whether every function saves every callee-saved register. For benches: the baseline of saving by need.
     pub save_all: bool,
-    /// How registers are allocated. For tests: any allocation gives the same results.
+    /// Options of register allocation. For tests: any allocation gives the same results.
     #[cfg(native)]
     #[doc(hidden)]
     pub alloc: AllocOptions,

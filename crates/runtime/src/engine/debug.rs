@@ -1,6 +1,6 @@
 //! Debug information of a program for `bpf-debug`: names from its object's functions, lines from its BTF.
 //!
-//! It is made only if [`crate::Config::debug`] asks for it.
+//! The registry is made only if [`crate::Config::debug`] asks for it.
 
 use crate::engine::Engine;
 use bpf_debug::{Function, Line, Registered, Registry, Unit};

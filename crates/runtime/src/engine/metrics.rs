@@ -35,7 +35,7 @@ pub(crate) struct Counters {
     account: Option<Arc<Memory>>,
     instance: Option<Arc<str>>,
     name: String,
-    /// By execution slot.
+    /// The runs, by execution slot.
     runs: Vec<Slot>,
     nanoseconds: AtomicU64,
     stops: [AtomicU64; 5],
@@ -332,7 +332,7 @@ pub struct Snapshot {
     pub deferred: usize,
     /// Bytes of [`crate::Config::memory_limit`] that maps, prog arrays, lists and memory for code take.
     pub memory_bytes: u64,
-    /// Of these, memory for code.
+    /// The part of `memory_bytes` that code takes.
     pub code_bytes: u64,
 }
 

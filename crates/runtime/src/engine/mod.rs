@@ -190,8 +190,8 @@ impl Engine {
         })))
     }
 
-    /// Drops deferred objects (those that dropped programs and maps referred to) that no run can use any more. The drop
-    /// of each handle calls it. Costs one relaxed load if nothing is deferred.
+    /// Drops deferred objects (objects that dropped programs and maps referred to) that no run can use any more. The
+    /// drop of each handle calls it. Costs one relaxed load if nothing is deferred.
     #[inline]
     pub(crate) fn settle(&self) {
         self.0.domain.settle();
@@ -202,8 +202,8 @@ impl Engine {
         &self.0.config
     }
 
-    /// How many runs of sleepable programs are going on or wait ([`crate::Program::run_async`]); those that were
-    /// forgotten wait for ever.
+    /// Returns the number of runs of sleepable programs that are going on or wait ([`crate::Program::run_async`]). A
+    /// run whose future was forgotten waits without end, and counts.
     pub fn async_runs(&self) -> usize {
         self.0.runs.fibers.in_use()
     }
@@ -219,7 +219,8 @@ impl Engine {
         self.0.packs.stats()
     }
 
-    /// Counts the programs loaded with [`crate::OptLevel::Tiered`] that were recompiled, and those that could not be.
+    /// Counts the programs loaded with [`crate::OptLevel::Tiered`] that were recompiled, and the programs that could
+    /// not be.
     pub fn tier_stats(&self) -> TierStats {
         self.0.tiers.stats()
     }

@@ -1,11 +1,11 @@
-//! Programs in their first tier, and the thread that finds those that run often.
+//! Programs in their first tier, and the thread that finds the programs that run often.
 //!
-//! Problem: code that runs often should be optimised. That takes about ten times as long as compiling in one pass, and
-//! which programs run often is not known at load. Approach: [`bpf_jit_code::OptLevel::Tiered`]. The code of the first
-//! tier notes in its run which program it is (`RunCtx::counters`: two instructions, and no memory that threads share).
-//! A thread reads these notes of the runs in progress once a tick, and clears them. A program that was seen [`OFTEN`]
-//! times takes enough time to be worth optimising, and that thread recompiles it ([`Slow::make_fast`]). No run counts
-//! or compares anything, and the programs found are those that take time, by many runs or by long ones.
+//! Problem: code that runs often should be optimised. Optimisation takes about ten times as long as compiling in one
+//! pass, and which programs run often is not known at load. Approach: [`bpf_jit_code::OptLevel::Tiered`]. The code of
+//! the first tier notes in its run which program it is (`RunCtx::counters`: two instructions, and no memory that
+//! threads share). A thread reads these notes of the runs in progress once a tick, and clears them. A program that was
+//! seen [`OFTEN`] times takes enough time to be worth optimising, and that thread recompiles it ([`Slow::make_fast`]).
+//! No run counts or compares anything, and the thread finds the programs that take time, by many runs or by long ones.
 //!
 //! Invariants: the thread holds an engine and a program only while it compiles that program. It ends when the engine is
 //! dropped. The drop does not join it, since the thread itself may hold the last handle. Nothing else ends it: neither
@@ -70,11 +70,11 @@ impl fmt::Debug for Tiers {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct TierStats {
-    /// How many were recompiled.
+    /// Programs that were recompiled.
     pub fast: u64,
-    /// How many ran often and kept their code of the first tier. Reasons: no room for the new code in executable memory
-    /// or in the account, limits of the compiler, a thread that could not be started, a panic. Each is reported to
-    /// `tracing` (the feature).
+    /// Programs that ran often and kept their code of the first tier. Reasons: no room for the new code in executable
+    /// memory or in the account, limits of the compiler, a thread that could not be started, a panic. Each is reported
+    /// to `tracing` (the feature).
     pub refused: u64,
 }
 

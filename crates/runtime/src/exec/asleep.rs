@@ -33,8 +33,8 @@ pub(crate) struct Asleep {
     _reservation: Reservation,
 }
 
-// SAFETY: the call lies on the fiber's stack and is used by whoever has the fiber; what it waits for is `Send`
-// (`call::sleeping`).
+// SAFETY: the call lies on the fiber's stack and is used only through the fiber, which is `Send`; the host's future
+// that the call waits for is `Send` (`call::sleeping`).
 unsafe impl Send for Asleep {}
 
 /// The identity and the limits of a run that may wait.
@@ -45,10 +45,10 @@ pub(crate) struct AsyncTerms<'l> {
     pub(crate) limits: Option<&'l RunLimits>,
 }
 
-/// How a run has begun.
+/// The state of a run after its first poll.
 #[derive(Debug)]
 pub(crate) enum Begun {
-    /// It is over already.
+    /// The run is over already.
     Over(Result<u64, RunError>),
     Waits(Asleep),
 }
@@ -181,7 +181,7 @@ enum Polled {
     Pending,
     Ready,
     Panicked(Box<dyn Any + Send>),
-    /// It was not polled: another thread has ended the run.
+    /// The future was not polled: another thread has ended the run.
     Ended,
 }
 
@@ -230,8 +230,8 @@ impl Asleep {
         }
     }
 
-    /// Returns the deadline of a run that is over, which waits that do not count have moved: for what follows the run
-    /// under the same limits.
+    /// Returns the deadline of a run that is over, which waits that do not count have moved: for runs that follow under
+    /// the same limits.
     pub(crate) fn moved_deadline(&self) -> Option<u64> {
         self.deadline
     }

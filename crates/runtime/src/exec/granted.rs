@@ -25,9 +25,9 @@ struct Extent<'p> {
     read: bool,
     write: bool,
     locks: Option<Locks>,
-    /// It is a record that was reserved.
+    /// Whether the memory is a reserved record.
     record: bool,
-    /// The run itself keeps it, also while it sleeps.
+    /// Whether the run itself keeps the memory, also while it sleeps.
     lasts: bool,
     /// From one value to the next, if it is of values, and the fields of each that own objects.
     owned: (u64, &'p [OwnedField]),
@@ -36,11 +36,11 @@ struct Extent<'p> {
 /// The spin locks in an extent, four bytes each, which programs do not write to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Locks {
-    /// Where the first is.
+    /// The offset of the first lock.
     first: u64,
-    /// From one to the next.
+    /// Bytes from one lock to the next.
     stride: u64,
-    /// They are resilient ones.
+    /// Whether the locks are resilient.
     resilient: bool,
 }
 
@@ -83,7 +83,7 @@ impl Extent<'_> {
 /// Memory that one run has been given. `'p`: as long as the maps live.
 #[derive(Debug, Default)]
 pub(crate) struct Granted<'p> {
-    /// By first address.
+    /// Disjoint extents, by first address.
     apart: BTreeMap<u64, Extent<'p>>,
     /// Extents that overlap extents of `apart`.
     others: Vec<Extent<'p>>,

@@ -32,12 +32,12 @@ use bpf_verifier::{
 use core::borrow::Borrow;
 use core::sync::atomic::AtomicU8;
 
-/// Where a run begins.
+/// The entry of a run.
 #[derive(Clone, Copy)]
 pub(crate) enum Start<'m> {
-    /// With the program, which is given its context.
+    /// The program, which is given its context.
     Program,
-    /// With a function that a timer calls: the map, a key of its size, and the value, of a map of this definition.
+    /// A function that a timer calls with the map, a key of its size, and the value, of a map of this definition.
     Timer { callback: u64, args: [u64; 5], def: &'m MapDef },
 }
 
@@ -150,8 +150,8 @@ struct Host<'p> {
     /// The programs that its tail calls entered, in order. They live as long as the outermost one's guard.
     entered: Vec<&'p Loaded>,
     granted: Granted<'p>,
-    /// The locks that the program has, as it took them. Until it has given them back it may call little else: whoever
-    /// waits for a spin lock waits for ever, which neither a budget nor an interruption ends.
+    /// The locks that the program has, as it took them. Until it has released them, it may call few functions: neither
+    /// a budget nor an interruption ends another run's wait for a spin lock.
     locks: Vec<(u64, LockKind)>,
     /// The object, or 0, that a load from a map's value has found: others may have changed that since.
     stashed: [AtomicU8; 8],
@@ -164,7 +164,7 @@ const OBJECT: MemArg = MemArg { access: Access::ReadWrite, align: 8, from: MemSe
 #[derive(Clone, Copy)]
 struct MapArg<'p> {
     def: &'p MapDef,
-    /// It is an array that the program refers to: its values are there as long as the program.
+    /// Whether the map is an array that the program refers to: its values live as long as the program.
     lasts: bool,
 }
 
@@ -477,7 +477,7 @@ impl<'p> Host<'p> {
     /// The program may use the object, and take its lock.
     ///
     /// # Safety
-    /// It must be one whose memory stays to the run's end.
+    /// `object` must be an object whose memory stays to the run's end.
     unsafe fn grant(&mut self, object: u64) {
         // SAFETY: the contract.
         if unsafe { owned::is_per_cpu(object) } {
@@ -524,7 +524,8 @@ impl<'p> Host<'p> {
                 let object = unsafe { graph::of_tree_node(node) };
                 // SAFETY: the run is this thread's, and the machine does not touch it.
                 let held = unsafe { &mut (*run).held };
-                // It is the tree's, or nobody's: then this run's end of it comes now.
+                // If the tree has taken the node, it owns the object. Otherwise the run has lost the object, which is
+                // released here.
                 if held.remove_object(object) && r0 != 0 {
                     // SAFETY: the run has owned it, and it is off the list.
                     unsafe { owned::release(object) };
@@ -774,7 +775,8 @@ impl<'p> Env for Host<'p> {
         }
     }
 
-    /// Of an access that was found to be in the arena, as emitted code makes it: whatever the base is, it is inside.
+    /// The address of an access. An access to the arena is masked as in emitted code, so that it is inside for any
+    /// base.
     fn address(&mut self, step: &Step<'_, Running<'p>>, base: u64, off: i16) -> u64 {
         let sum = base.wrapping_add(off as u64);
         let Some((arena, insns)) = &step.code.1.left.arena else { return sum };

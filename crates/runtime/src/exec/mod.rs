@@ -1,4 +1,4 @@
-//! How a loaded program is executed: as machine code, or by the interpreter with what that checks.
+//! Execution of a loaded program: as machine code, or by the interpreter with its checks of memory.
 
 pub(crate) mod asleep;
 mod granted;

@@ -18,9 +18,10 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct TimerRuns {
-    /// How many callbacks ran.
+    /// Number of callbacks that ran.
     pub ran: u32,
-    /// How long it is until the next timer is due, of those that were set when this began; `None` if no other was.
+    /// Time until the next timer is due, among the timers that were set when the call began; `None` if no other was
+    /// set.
     pub next: Option<Duration>,
 }
 

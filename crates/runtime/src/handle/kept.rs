@@ -76,8 +76,8 @@ impl Kept {
     pub(crate) fn is_alone(&self) -> bool {
         let Inner { programs, .. } = &*self.0;
         let tables = || self.tables();
-        // Counts of holders are read before what explains them: somebody who lets go in between makes a count too large
-        // and never too small. Nobody takes hold, for which a holder is needed.
+        // The count of holders is read before the known holders are counted: a holder that is dropped in between makes
+        // the count too large, never too small. No holder can be added, since only a holder can make another.
         let is_own = |table: &&Arc<ProgTable>| {
             let holders = Arc::strong_count(table);
             // The list of maps and the hold on the table.

@@ -67,7 +67,7 @@ impl<C: Context, H: 'static> ProgArray<C, H> {
     ///
     /// # Errors
     /// [`ProgArrayError::OutOfRange`]; [`ProgArrayError::OtherDomain`], [`ProgArrayError::Context`] or
-    /// [`ProgArrayError::Mode`] for a program that those which jump through the array could not jump to;
+    /// [`ProgArrayError::Mode`] for a program to which the programs that jump through the array could not jump;
     /// [`ProgArrayError::Text`]. The array is as before then.
     pub fn set(&self, index: u32, program: &Program<C, H>) -> Result<(), ProgArrayError> {
         self.hold.0.set(index, Arc::clone(program.loaded()) as _)
@@ -82,8 +82,8 @@ impl<C: Context, H: 'static> ProgArray<C, H> {
         self.hold.0.clear(index)
     }
 
-    /// Sets and clears many slots, all or none, for the price of one barrier. Of several changes of one slot the last
-    /// counts; clearing an empty slot changes nothing. A run may see some of them done and others not.
+    /// Sets and clears many slots, all or none, for the price of one barrier. If several changes name one slot, the
+    /// last counts; clearing an empty slot changes nothing. A run may see some of them done and others not.
     ///
     /// # Errors
     /// As [`ProgArray::set`], and [`ProgArrayError::Text`]. The array is as before then.

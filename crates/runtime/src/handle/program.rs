@@ -185,8 +185,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// The future's: as for [`Program::run`], [`RunError::TooManyAsleep`] and [`RunError::NoStack`].
     ///
     /// # Panics
-    /// The future, when it is polled or dropped: with what a host function's future panicked with. The run is over
-    /// then.
+    /// The future, when it is polled or dropped, resumes the panic of a host function's future. The run is over then.
     pub fn run_async<'r, 'p>(&self, host: &'r mut H, data: C::Data<'r, 'p>) -> RunAsync<'r, C::Data<'r, 'p>, H> {
         // SAFETY: the program was loaded for `C` by a linker for `H`.
         unsafe { RunAsync::new(&self.loaded, self.kept.as_ref(), host, (data, C::parts), None) }

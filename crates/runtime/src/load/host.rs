@@ -115,7 +115,7 @@ pub enum FieldKind {
     Array {
         /// Their type.
         of: IntType,
-        /// How many there are.
+        /// Number of elements.
         count: u32,
     },
     /// A byte slice: two pointers, `name` and `name_end`.

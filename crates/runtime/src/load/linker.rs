@@ -153,7 +153,7 @@ impl<H: 'static> Linker<H> {
     }
 
     /// Registers a host function as [`Linker::func_named`] does, and under a helper id too, for objects that call it by
-    /// number: they carry no prototype, so nothing compares what they pass with what the function means.
+    /// number: they carry no prototype, so nothing compares their arguments with the function's parameters.
     ///
     /// # Errors
     /// [`LinkError`] if the id or the name is taken or reserved; nothing is registered then.

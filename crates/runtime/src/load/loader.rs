@@ -774,8 +774,8 @@ enum Reach {
     TailCalls,
 }
 
-/// Adds to a refusal: code without source lines was compiled without `-g`, and a call that stands for an unresolved
-/// CO-RE relocation is refused for what the relocation is about.
+/// Adds to a refusal: code without source lines was compiled without `-g`, and the refusal of a call that stands for an
+/// unresolved CO-RE relocation is replaced by the relocation's problem.
 fn explain(mut error: LoadError, code: &LinkedCode) -> LoadError {
     if let LoadError::Verifier { source, .. } | LoadError::VerdictUnknown { source, .. } = &mut error {
         source.without_lines = code.code().line(InsnIdx(0)).is_none() && source.source_line.is_none();

@@ -18,7 +18,7 @@ use bpf_uapi::MapTypes;
 use std::fmt;
 use std::sync::Arc;
 
-/// The maps an object will be loaded with: new ones, except where one is taken over. Of several settings for one map,
+/// The maps an object will be loaded with: new ones, except where one is taken over. If several settings name one map,
 /// the last counts.
 ///
 /// ```no_run

@@ -283,7 +283,7 @@ fn same_constants(planned: &Planned, map: Option<&MapRef>) -> Result<(), LoadErr
     }
 }
 
-/// Selects from an object's maps those that a program refers to, in the order of the program's own map numbers.
+/// Selects from an object's maps the maps that a program refers to, in the order of the program's own map numbers.
 pub(super) fn own_maps(
     used: &[usize],
     references: &References,

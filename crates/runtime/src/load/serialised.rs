@@ -9,9 +9,9 @@
 //! contracts of the functions that it calls, and the compiler's assumptions about both. All of these are in the
 //! executable or shared library that this file was compiled into, so the build id of that one stands for them
 //! ([`bpf_os::process::build`]). A version number would not: it stays the same while the library is worked on, with
-//! other features, and with other versions of what it depends on. The price is that a new build of the service makes
-//! its modules anew, which takes milliseconds. Each digest is compared, so a cache that is out of date gives an error
-//! and not a crash. The header does not show that the code is harmless: write access to the bytes allows arbitrary code
+//! other features, and with other versions of its dependencies. The price is that a new build of the service makes its
+//! modules anew, which takes milliseconds. Each digest is compared, so a cache that is out of date gives an error and
+//! not a crash. The header does not show that the code is harmless: write access to the bytes allows arbitrary code
 //! execution, as with a shared library. The safe form of a program is its object.
 
 use crate::context::Context;
@@ -335,7 +335,7 @@ fn put_part(part: &Part, to: &mut Writer) -> Result<(), SerializeError> {
         Kept::Native { code, shape, told: _, again: None } => (code, shape),
     };
     let references = unit.references();
-    // The maps that instances share, after those that each has of its own.
+    // The maps that instances share come after the maps that each instance has of its own.
     let mut tables: Vec<(String, Vec<u32>)> = Vec::new();
     for map in references.maps.get(used.len()..).unwrap_or_default() {
         let Some(targets) = map.targets() else { return refuse("programs that share a map") };

@@ -50,7 +50,7 @@ pub enum TenantError {
     Load {
         /// Its name.
         name: String,
-        /// Why.
+        /// The error of the load.
         source: Box<LoadError>,
     },
     /// The tenant's programs were not put into their places.

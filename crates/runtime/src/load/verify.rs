@@ -43,7 +43,7 @@ pub(crate) type Carried<'a> = Result<&'a [u8], ProofError>;
 /// The use that a load makes of proofs that an object carries of its programs (`bpf prove`). Set by
 /// [`crate::Loader::proofs`].
 ///
-/// A proof need not be trusted, whoever made it: it is checked for the program, maps and context at hand. If the proof
+/// A proof of any origin need not be trusted: it is checked for the program, maps and context at hand. If the proof
 /// holds, the compiler relies on the facts of the check. These lack the ranges of numbers and bounds of loops that the
 /// verifier finds, so the machine code may be slower.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

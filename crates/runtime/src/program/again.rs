@@ -22,7 +22,7 @@ pub(crate) struct Again {
     program: Program,
     facts: Facts,
     references: Option<Arc<References>>,
-    /// For debuggers.
+    /// The linked program, for debuggers.
     source: Option<bpf_object::Code>,
     /// The number that runs of the slow code note. It is odd, so it is no address of counters.
     number: u64,

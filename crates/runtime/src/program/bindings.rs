@@ -31,9 +31,9 @@ use {
 pub(crate) struct Bindings {
     /// The references that the program was verified and compiled with, shared by its instances.
     references: Option<Arc<References>>,
-    /// By map index.
+    /// The maps, by index.
     pub(crate) maps: Vec<MapRef>,
-    /// The functions of this instance, if some differ from those that instances share.
+    /// The functions of this instance, if some differ from the functions that instances share.
     own: Option<Box<Functions>>,
     /// The bytes that the program takes of an account.
     pub(crate) memory: Option<Reservation>,
@@ -172,8 +172,8 @@ impl Bindings {
     }
 }
 
-/// The functions of an instance, if some differ from the shared ones: those that make objects from the instance's own
-/// allocator, set timers, or print with names of the account and the instance.
+/// The functions of an instance, if some differ from the shared ones: functions that make objects from the instance's
+/// own allocator, set timers, or print the names of the account and the instance.
 fn own_functions(name: &str, references: &References, pool: &mut Pool<'_>) -> Result<Option<Functions>, LoadError> {
     let timers = references.functions.timer_program().is_some();
     // Printed text names the account and the instance.

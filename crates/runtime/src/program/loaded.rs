@@ -86,7 +86,7 @@ impl Form {
     pub(crate) fn executed(&self) -> &Form {
         match self {
             Form::Native(_) | Form::Interpreted(_) => self,
-            // It is never in another.
+            // A sleepable form never contains another sleepable form.
             Form::Sleepable(form) => form,
         }
     }

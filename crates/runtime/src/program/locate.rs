@@ -1,12 +1,11 @@
-//! In which program a run was stopped, and what had called it.
+//! Finds the program in which a run was stopped, and the calls that led there.
 //!
 //! Problem: emitted code knows its instructions by number, and after a tail call, or in a hook's image, the runtime
 //! does not know of which program. Approach: code that stops a run leaves an address in itself
-//! ([`bpf_jit_code::RunCtx::stop_pc`]), and of a host function that stops one the process's unwinder says where it was
-//! called; the program whose code that is in is looked for from those that the run began
-//! with, through the prog arrays they jump through. So nothing is registered when programs are loaded, and nothing is
-//! noted when they are called. Of its frame it is known where the return address is, which is in the code of the one
-//! that called it, and so on up.
+//! ([`bpf_jit_code::RunCtx::stop_pc`]), and if a host function stops it, the process's unwinder finds the address of
+//! the call. The program that contains the address is searched for among the programs that the run began with and the
+//! prog arrays that they jump through. Therefore, loads register nothing, and calls record nothing. The return address
+//! has a known place in the program's frame and lies in the caller's code, and so on up.
 //!
 //! Invariant: only the end of a stopped run comes here, inside its guard. A program that was taken out of its array
 //! while the run was in it is not found: the error then names the instruction only, or the calls up to it.

@@ -167,7 +167,7 @@ impl Functions {
 /// The maps and functions that the instructions of a program refer to.
 #[derive(Debug, Default)]
 pub(crate) struct References {
-    /// By map index.
+    /// The declared maps, by index.
     pub(crate) maps: Vec<Declared>,
     pub(crate) functions: Functions,
     /// Calls of helpers that do not exist, ascending. A call of a missing helper is an error only if a run can reach

@@ -226,12 +226,12 @@ impl ProgTable {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To look only. In a forked child, `None` if it is held.
+    /// Locks the state for reading only. In a forked child, `None` if the lock is held.
     fn lock_to_read(&self) -> Option<MutexGuard<'_, State>> {
         self.domain.lock_to_read(&self.state)
     }
 
-    /// Not in a forked child: the lock may be held for ever by a thread that it does not have.
+    /// Refuses changes in a forked child, where a thread that only the parent has may hold the lock without end.
     fn may_change(&self) -> Result<(), ProgArrayError> {
         if self.domain.is_forked() { Err(ProgArrayError::Text(PokeError::Forked.to_string())) } else { Ok(()) }
     }
@@ -437,7 +437,8 @@ struct Left {
 }
 
 impl Left {
-    /// Queues what the table does not hold any more and tells of what was changed; without any lock.
+    /// Queues the programs that the table holds no longer for release, and reports the changes to listeners; without
+    /// any lock.
     fn finish(self) {
         self.finish_with(&mut Finish::default());
     }
@@ -504,11 +505,11 @@ impl Exchanged {
     }
 }
 
-/// Which step of a plan an [`exchange`] is.
+/// The step of a plan that an [`exchange`] performs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// The slots are set at once. Refused for slots that a rollback has claimed, since their programs are not yet those
-    /// that the rollback restores.
+    /// The slots are set at once. Refused for slots that a rollback has claimed, since the rollback has yet to restore
+    /// their programs.
     Set,
     /// The slots stay as they are and are claimed for [`Turn::Return`]. Refused as [`Turn::Set`] is.
     Claim,

@@ -40,9 +40,9 @@ pub(super) struct Tiered {
     forward: Forward,
     /// The number that runs of the slow code note.
     number: u64,
-    /// The slow code, and the fast one no more.
+    /// The parts of the hidden argument that the slow code needs; the fast code needs no more.
     needs: Needs,
-    /// Until it is freed.
+    /// The slow code, until it is freed.
     slow: Mutex<Option<Slow>>,
     /// Its code, for the ends of runs.
     slow_code: Weak<Compiled>,
@@ -217,7 +217,8 @@ mod tests {
     use crate::{Config, Engine, Linker, OptLevel, Program, Raw, assemble};
     use bpf_os::{Call, Membarrier, inject};
 
-    /// An engine whose packs are as small as they can be, and in which nobody else looks for what runs often.
+    /// An engine whose packs are as small as they can be, and whose own thread finds no frequent program within the
+    /// test.
     fn engine() -> Engine {
         let tick = std::time::Duration::from_secs(1);
         let mut config = Config { opt_level: OptLevel::Tiered, tick, ..Config::default() };
@@ -249,7 +250,8 @@ mod tests {
             for nth in 0.. {
                 let engine = engine();
                 let linker = Linker::<()>::new(&engine);
-                // Too long for what is left of the first pack, with the slow code in it: the fast code takes another.
+                // The code is so long that, beside the slow code, the fast code does not fit the first pack and takes
+                // another.
                 let program = load(&linker, 5000);
                 assert!(program.is_slow());
                 let result = run(&program);

@@ -140,7 +140,7 @@ impl Unit {
         let Unit { name, layout, checks, .. } = self;
         let subject = Subject { engine, name, layout, checks: *checks, program, facts, references };
         let limit = engine.config().max_machine_stack;
-        // For debuggers alone.
+        // The source is kept for debuggers only.
         let told: Told<'_> = engine.0.debug.is_some().then_some((program, source));
         // A timer keeps an address of the code, so code of a program with timers must not move.
         let tiered =

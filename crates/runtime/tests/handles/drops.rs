@@ -23,7 +23,7 @@ impl Places {
         // Relaxed: a count.
         self.drops.fetch_add(1, Ordering::Relaxed);
         let other = self.other.get().unwrap();
-        // It may be attached by a drop further up this stack.
+        // A drop further up this stack may have attached the program.
         if self.hook.attach(other).is_ok() {
             self.hook.detach(other).unwrap();
         }

@@ -77,7 +77,7 @@ fn a_method_without_a_result_is_run_by_its_interface_only() {
             full.instance().program::<Conn>("by_port").unwrap().run(&mut (), &mut Conn { port: 7, seen: 0 }).unwrap(),
             3
         );
-        // Also not by a caller that asks for what the type of the method does not have.
+        // A caller that declares a method with another type is refused, too.
         let methods = [
             Method { name: "pick", optional: false, returns: u32::RETURNS },
             Method { name: "done", optional: false, returns: <()>::RETURNS },

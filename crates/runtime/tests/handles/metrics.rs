@@ -180,7 +180,7 @@ fn an_engine_that_does_not_count_has_no_code_for_it() {
     }
     let length = |engine: &Engine| load(engine, "seven", "r0 = 7\nexit").machine_code().expect("code").0.len();
     let (off, on) = (engine(false, |_| {}), engine(true, |_| {}));
-    // mov and ret, with what the platform wants before them.
+    // mov and ret, and the landing pad that a platform may want before them.
     assert!(length(&off) <= 16, "{} bytes", length(&off));
     assert!(length(&on) > length(&off));
     assert!(off.snapshot().programs.is_empty() && off.snapshot().maps.is_empty());

@@ -183,7 +183,7 @@ fn names_of_instances_are_in_errors_and_metrics() {
     assert_eq!(acme.map("counts").unwrap().instance(), Some("acme"));
 }
 
-/// Lists of what takes memory say of which instance each map, prog array and program is.
+/// Lists of the users of memory name the instance of each map, prog array and program.
 #[test]
 fn accounts_name_the_instance() {
     for engine in engines() {

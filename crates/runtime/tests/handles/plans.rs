@@ -195,7 +195,7 @@ fn version(linker: &Linker<()>, engine: &Engine, number: u64) -> ([Program<Raw, 
 fn no_run_sees_half_of_a_plan() {
     for engine in engines(|_| ()) {
         let linker = Linker::<()>::new(&engine);
-        // `late` is named first, so whoever has seen a version in `early` sees it in `late`.
+        // `late` is named first, so a thread that has seen a version in `early` sees it in `late`.
         let (early, late) = (hook(&engine), hook(&engine));
         let (mut old, array) = version(&linker, &engine, 1);
         array.set(0, &old[2]).unwrap();
@@ -456,7 +456,7 @@ fn a_map_whose_schema_has_changed_is_refused_or_migrated() {
 }
 
 /// A rollback puts the hooks back, waits for a run of the new version, and puts the slots back. Until then no plan
-/// takes what they hold for what was there before.
+/// takes the slots' programs for the state to restore.
 #[test]
 fn a_plan_that_meets_a_rollback_is_refused() {
     for engine in engines(|_| ()) {
@@ -512,7 +512,7 @@ fn commits_and_rollbacks_are_in_one_order() {
                 let (versions, hooks, array, committed) = (&versions, &hooks, &array, &committed);
                 scope.spawn(move || {
                     for round in 0..rounds {
-                        // Whichever version is there now.
+                        // Replaces the version that is attached at this moment.
                         let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
                         let mut plan = Plan::new();
                         for at in order {

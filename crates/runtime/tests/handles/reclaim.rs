@@ -55,7 +55,7 @@ fn used(engine: &Engine, token: &Arc<()>) -> (Program<Raw, ()>, Hook<Raw, ()>, P
     let first = load(None);
     hook.attach(&first).unwrap();
     array.set(0, &first).unwrap();
-    // It owns the first.
+    // The second program owns the first.
     let second = load(Some(first.clone()));
     hook.replace(&first, &second).unwrap();
     array.set(0, &second).unwrap();

@@ -100,8 +100,8 @@ fn a_tail_call_goes_on_with_what_is_left() {
     }
 }
 
-/// In a hook, too: with what the program may spend that jumps, though it does not count itself, and not with what is
-/// left to the one before it, or without any bound.
+/// A tail call in a hook gets the budget of the program that jumps, even if that program itself does not count. It gets
+/// neither the rest of the budget of the hook's previous program, nor an unlimited one.
 #[test]
 fn in_a_hook_a_tail_call_goes_on_with_the_budget_of_its_own_program() {
     for engine in engines(|config| config.hybrid_budget = 40) {

@@ -130,7 +130,7 @@ fn occupant(used: u32, stack: u32, fill: u32) -> String {
 #[test]
 fn a_subprograms_tail_call_returns_to_its_caller_with_everything_in_place() {
     for f in &fixtures() {
-        // All pairs of what site and target save, and stack depths that are no multiples of 8 or 16.
+        // All pairs of saved registers of site and target, and stack depths that are no multiples of 8 or 16.
         for (site, target) in (0..16).map(|i| (i / 4, i % 4)) {
             for (site_stack, target_stack) in [(0, 0), (1, 256), (256, 3), (8, 17), (52, 100)] {
                 let array = f.array(1);

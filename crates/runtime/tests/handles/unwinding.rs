@@ -1,5 +1,5 @@
-//! Panics out of what others own: destructors of what host functions captured, in whatever operation they run. The
-//! operation is done to its end, what runs may still be in waits for them, and the panic comes out at the end.
+//! Panics of destructors of values that host functions captured, in each operation that drops them. The operation is
+//! completed, objects that runs may still use wait for these runs, and the panic is resumed at the end.
 
 use crate::common::{Fixture, Prog, Words, fixtures};
 use bpf_runtime::{
@@ -69,8 +69,8 @@ fn while_another_runs(engine: &Engine, body: impl FnOnce()) {
     reader.join().unwrap();
 }
 
-/// Lets go of two victims by `operate`, which meets panics of what others deferred, while a run may be in them; and
-/// once more with victims whose own destructors panic.
+/// Drops two victims by `operate` while a run may be in them. The operation meets panics of callbacks that others
+/// deferred; and once more with victims whose own destructors panic.
 fn check(f: &Fixture, what: &str, operate: impl Fn([Prog; 2], &mut dyn FnMut(&mut dyn FnMut()))) {
     for panics in [false, true] {
         let drops = Arc::new(AtomicU64::new(0));

@@ -14,7 +14,7 @@ use zerocopy::IntoBytes;
 
 /// The assembly of each architecture.
 mod imp {
-    /// Registers that a call must preserve, compared with what they were filled with: one bit each that differs.
+    /// The result of a call, and a bit for each callee-saved register that the call has changed.
     pub(super) struct Entered {
         pub(super) r0: u64,
         pub(super) changed: u64,
@@ -291,8 +291,8 @@ fn emitted_code_preserves_the_callee_saved_registers() {
     }
 }
 
-/// Registers that a call clobbers have no value a program may rely on, but reading them is no reason to fail: whoever
-/// loads unverified programs gets some number.
+/// Registers that a call clobbers have no value a program may rely on, but reading them is no reason to fail: an
+/// unverified program reads an unspecified number.
 #[test]
 fn registers_that_were_clobbered_can_be_read() {
     let Some(jit) = jit() else { return skipped("clobbered registers", &"no JIT for this host") };

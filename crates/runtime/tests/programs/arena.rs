@@ -254,7 +254,7 @@ fn generated_programs_stay_inside_and_agree() {
             changed += u64::from(first.image != begins);
             results.extend(first.result);
         }
-        // They do something, and most to the end.
+        // The programs change the arena and give different results, and most run to their end.
         assert!(stopped * 3 < programs && stopped > 0, "{stopped} of {programs} are stopped");
         assert!(changed * 2 > programs && results.len() as u64 * 2 > programs, "{changed}, {}", results.len());
     }

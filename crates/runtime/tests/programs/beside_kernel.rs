@@ -31,7 +31,7 @@ struct Tally {
     known: usize,
 }
 
-/// How a failure begins that is a refusal of what the kernel accepts.
+/// Prefix of failures in which a program is refused that the kernel accepts.
 const ACCEPTED_THERE: &str = "the kernel accepts it";
 
 /// Headroom and room for packet and tail of the kernel's test runs.

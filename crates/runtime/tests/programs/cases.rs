@@ -26,7 +26,7 @@ fn outcome(variant: &Variant, case: &Case) -> Outcome {
     }
 }
 
-/// The cases that do not do what they should, with what they did.
+/// The cases with a wrong outcome, and that outcome.
 fn failures(variant: &Variant, cases: &[Case]) -> Vec<String> {
     let failed = |case: &Case| {
         let outcome = outcome(variant, case);
@@ -80,7 +80,8 @@ fn alu_and_memory() {
 }
 
 /// Operations with demands on registers, for every pair of registers `D` and `S`, while all others hold values of their
-/// own. Each computes into `D` and ends with `S` added, so that either being overwritten shows. With the result.
+/// own. Each computes into `D` and ends with `S` added, so that overwriting either of them changes the result, which
+/// stands beside the program.
 const PAIRS: &[(&str, u64)] = &[
     ("D = 100; S = 7; D /= S; D *= 1000; D += S", 14_007),
     ("D = 100; S = 7; D %= S; D *= 1000; D += S", 2_007),

@@ -144,7 +144,7 @@ fn derived_contexts_have_their_names() {
     }
 }
 
-/// With the BTF of a host its types are there, too: here those that the object was compiled with.
+/// With a host's BTF, its types are there, too: here the types that the object was compiled with.
 #[test]
 fn types_are_taken_from_a_hosts_btf() {
     for engine in engines(|_| {}) {

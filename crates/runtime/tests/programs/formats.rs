@@ -200,7 +200,7 @@ fn values_of_all_kinds_stand_beside_each_other() {
     }
 }
 
-/// Programs that print, each with what it prints, or why it is refused.
+/// Programs that print, each with its output or the reason for its refusal.
 #[test]
 fn printed_values_are_proven() {
     let begin = "r6 = r1; r7 = *(u32 *)(r1 + 0); r8 = *(u32 *)(r1 + 4); r9 = r7; r9 += 34; r2 = r1;";

@@ -268,7 +268,7 @@ fn pieces_are_as_in_the_kernel() {
                 let length = if what == 14 || what == 15 { [0, 1, 16, 300, 5000][i % 5] } else { offset };
                 let ask = Ask { what, offset, len: length, delta };
                 if what == 14 && i64::from(offset).abs_diff(delta.into()) < length.into() {
-                    // The kernel's `memcpy` of what overlaps is as it comes.
+                    // The kernel's `memcpy` of overlapping bytes has no defined result.
                     continue;
                 }
                 let packet = ask.packet(len);

@@ -19,7 +19,7 @@ fn load<H: 'static>(linker: &Linker<H>, text: &str) -> Program<Raw, H> {
     loader.insns("test", program(text)).unwrap_or_else(|e| panic!("{e} in {text}"))
 }
 
-/// The result of `text` with what `register` registers.
+/// The result of `text` with the functions that `register` registers.
 fn call<H: 'static>(
     mode: Execution,
     host: &mut H,
@@ -456,7 +456,7 @@ fn interruption_reaches_callbacks() {
             });
             assert!(matches!(result, Err(RunError::Interrupted { .. })), "{mode:?}: {result:?}");
         }
-        // It was for the runs that were going on.
+        // The interruption concerned only runs that were going on.
         assert_eq!(load(&linker, "r0 = 3; a: r0 -= 1; if r0 != 0 goto a; exit").run(&mut (), &mut []).unwrap(), 0);
     }
 }

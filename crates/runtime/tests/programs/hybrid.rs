@@ -14,7 +14,7 @@ use bpf_testkit::generate::Choices;
 
 const CANARY: u8 = 0xc5;
 
-/// A linker whose function 1001 returns the host's number: any at all.
+/// A linker whose function 1001 returns the host's number, an arbitrary one.
 fn linker(engine: &Engine) -> Linker<u64> {
     let mut linker = Linker::<u64>::new(engine);
     linker.func(1001, "number", |c: &mut bpf_runtime::Caller<'_, u64>| *c.host()).unwrap();
@@ -27,14 +27,14 @@ fn program(linker: &Linker<u64>, text: &str) -> Program<Raw, u64> {
     linker.loader::<Raw>().hybrid().insns("checked", insns).unwrap_or_else(|e| panic!("{e}\n{text}"))
 }
 
-/// Offsets around every border of a short buffer, around the borders of what is compared, and around where 64-bit sums
-/// wrap.
+/// Offsets around each end of a short buffer, around the limits within which pointers may be compared, and around the
+/// points at which 64-bit sums wrap.
 fn numbers() -> impl Iterator<Item = u64> {
     let near = |at: i64| (0..24).map(move |i| at.wrapping_add(i).wrapping_sub(12).cast_unsigned());
     [0, LOWEST, 1 << 31, -(1 << 31), 1 << 32, 1 << 47, i64::MIN].into_iter().flat_map(near)
 }
 
-/// The first offset at which an address may be compared: no region begins below 64 KiB.
+/// Lower bound of the offsets at which a pointer may be compared: no region begins below 64 KiB.
 const LOWEST: i64 = -(1 << 16);
 
 #[test]
@@ -56,7 +56,7 @@ fn loads_and_stores_stop_exactly_at_the_borders() {
                         let mut room = [CANARY; 64];
                         let plain: Vec<u8> = (0..len as u8).collect();
                         room[24..24 + len].copy_from_slice(&plain);
-                        // Of 64 bits, as the sum in the program is.
+                        // The sum has 64 bits, as in the program.
                         let at = number.wrapping_add(off as u64);
                         let inside = at <= len as u64 && size as u64 <= len as u64 - at;
                         let context = || format!("{mode:?}: {size} bytes at {number:#x} + {off} of {len}");
@@ -214,7 +214,7 @@ fn an_object_with_unbounded_offsets_and_loops() {
                 Err(other) => panic!("{mode:?}: {index:#x}: {other}"),
             }
         }
-        // Too short for the index itself.
+        // The packet is too short to contain the index.
         assert!(matches!(word.run(&mut 0, &mut XdpBuff::new(&mut [1, 2, 3])), Err(RunError::Access { .. })));
 
         let sum = instance.program::<Xdp>("sum").unwrap();
@@ -223,7 +223,7 @@ fn an_object_with_unbounded_offsets_and_loops() {
             let want: u64 = packet.iter().map(|b| u64::from(*b)).sum();
             assert_eq!(sum.run(&mut 0, &mut XdpBuff::new(&mut packet)).unwrap(), want, "{mode:?}: {len}");
         }
-        // A run that is stopped while it holds a lock lets it go: others would wait for ever.
+        // A run that is stopped while it holds a lock releases it: otherwise later runs would wait without end.
         let locked = instance.program::<Xdp>("locked").unwrap();
         for (first, want) in [(1u8, Some(5)), (2, None), (1, Some(10)), (255, None), (1, Some(15))] {
             let result = locked.run(&mut 0, &mut XdpBuff::new(&mut [first, 5]));
@@ -252,7 +252,7 @@ fn what_does_not_end_is_stopped_by_the_budget() {
             let endless = program(&linker, "a: goto a");
             let result = endless.run(&mut 0, &mut []);
             assert!(matches!(&result, Err(RunError::Budget { insn: Some(at), .. }) if at.0 == 0), "{result:?}");
-            // As many rounds as the host says.
+            // A loop with as many rounds as the host's number says.
             let counted = program(&linker, "call 1001\nr6 = 0\na: r6 += 1\nif r6 != r0 goto a\nr0 = r6\nexit");
             for (rounds, ends) in [(1, true), (limit - 5, true), (limit + 5, false), (0, false)] {
                 let result = counted.run(&mut rounds.clone(), &mut []);
@@ -324,7 +324,7 @@ fn what_a_program_has_spent_is_not_missed_by_the_next() {
         [&spends, &jumps].into_iter().for_each(|program| hook.attach(program).unwrap());
         array.set(0, &counts).unwrap();
         assert_eq!(hook.run(&mut 0, &mut Words { words: [0; 2] }).unwrap(), 50, "{mode:?}");
-        // A program loaded without a budget does not count, whichever program jumps to it.
+        // A program loaded without a budget does not count, also if a program with a budget jumps to it.
         array.set(0, &does_not).unwrap();
         for program in [&jumps, &limited] {
             assert_eq!(program.run(&mut 0, &mut Words { words: [0; 2] }).unwrap(), 5000, "{mode:?}");
@@ -332,7 +332,7 @@ fn what_a_program_has_spent_is_not_missed_by_the_next() {
     }
 }
 
-/// How an address compares that is far from its region would tell where the region is.
+/// A comparison of a pointer far outside of its region would reveal the region's address, so it stops the run.
 #[test]
 fn comparisons_of_far_addresses_stop() {
     for mode in modes() {
@@ -410,8 +410,8 @@ fn comparisons_of_pointers_and_arena_numbers_are_refused() {
     }
 }
 
-/// Programs near the border of what can be proven: both engines come to the same end, at the same instruction, with the
-/// same memory.
+/// Programs near the border between provable and not: both engines come to the same end, at the same instruction, with
+/// the same memory.
 #[test]
 fn generated_programs_end_alike_on_both_engines() {
     if Arch::HOST.is_none() {

@@ -121,7 +121,7 @@ fn a_switch_goes_where_its_table_says() {
     }
 }
 
-/// Whether it is the verifier that refuses a program, and with what.
+/// Returns the message of the refusal, or an empty string if the program loads.
 fn refused(loader: Loader<'_, Raw, ()>, text: &str) -> String {
     match loader.insns("p", assemble(text).unwrap()) {
         Ok(_) => String::new(),
@@ -268,7 +268,7 @@ fn jumps_and_calls_of_anything_else_stop_the_run() {
     }
 }
 
-/// Verified calls through registers: of either function, and of one that is passed on.
+/// Verified calls through registers: the register holds either of two functions, or one that was passed as an argument.
 #[test]
 fn functions_are_called_through_registers() {
     let text = "

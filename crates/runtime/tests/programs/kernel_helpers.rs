@@ -243,7 +243,7 @@ fn end(hook: Hook) -> &'static str {
     }
 }
 
-/// Every combination of arguments: programs that make one call, and mix its result and the stack into what they tell.
+/// Every combination of arguments: programs that make one call, and mix its result and the stack into their own result.
 fn programs(row: &Row, hook: Hook) -> Vec<String> {
     let end = end(hook);
     let mut calls = vec![String::new()];

@@ -24,7 +24,7 @@ impl Random {
     }
 }
 
-/// Flags of updates and pushes: those that exist, a lock where there is none, and none that exist.
+/// Flags of updates and pushes: the valid ones, a lock where there is none (4), and invalid ones (3).
 const FLAGS: [u64; 8] = [0, 0, 0, 0, 1, 2, 3, 4];
 
 /// Code behind a call that returns a pointer to a value: returns the value's first word and changes the value, or

@@ -124,7 +124,7 @@ fn maps_of_maps() {
         outer.delete(&2u32.to_ne_bytes()).unwrap();
         assert_eq!(run(&instance, "constant", &[]), 0x101, "{way:?}");
 
-        // An inner map of another shape is refused, with what is wrong.
+        // An inner map of another shape is refused, and the error names the difference.
         let def = |value, entries| MapDef::new("wrong", MapType::Array, 4, value, entries);
         for wrong in [def(4, 3), def(8, 4), MapDef::new("wrong", MapType::Hash, 4, 8, 3)] {
             let wrong = Map::create(wrong, engine.domain()).unwrap();

@@ -34,17 +34,17 @@ const SKB_ROOM: usize = 512;
 /// The outcome of a run: verdict, packet, and the context's fields that programs write.
 type Outcome = (u32, Vec<u8>, Vec<u8>);
 
-/// One object with what its maps are given first and what it is run on.
+/// One object, the initial contents of its maps, and the packets that it runs on.
 struct Case {
     name: &'static str,
     programs: &'static [(&'static str, Hook)],
-    /// Programs that those jump to.
+    /// Programs that `programs` jump to.
     chained: &'static [&'static str],
     entries: Vec<(&'static str, Vec<u8>, Vec<u8>)>,
     /// Maps of maps: the outer one, its key, and the inner array's values.
     inner: Vec<(&'static str, u32, Vec<u32>)>,
     packets: Vec<Vec<u8>>,
-    /// The second program gets the answer to what the first one made of the packet.
+    /// Whether the second program gets the answer to the packet that the first one left.
     answers: bool,
     /// Takes out of an outcome what differs from the kernel's for a reason.
     forgive: fn(&mut Outcome),

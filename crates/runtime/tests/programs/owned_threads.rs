@@ -80,8 +80,8 @@ fn is_usable(instance: &Instance<()>) {
     }
 }
 
-/// Nothing is counted any more once all that waits for runs is over, and whoever makes programs fast has let go of the
-/// last.
+/// The accounts are empty once no object waits for a run any more, and the recompiling thread has dropped its last
+/// program.
 fn are_used_up<'a>(engine: &Engine, accounts: impl IntoIterator<Item = &'a Account>) {
     for account in accounts {
         let mut looks = 0;
@@ -303,8 +303,9 @@ fn maps_are_handed_over_and_dropped_under_their_users() {
     }
 }
 
-/// A program that knows of an object, or of what is in it, no more than the name takes what is a pointer for bytes, and
-/// may write them: it never gets a map in which they are one, nor gives one away.
+/// A program that knows only the name of an object's type, or of a type in it, takes the pointers in it for plain
+/// bytes, and may write them. It can neither reuse a map of a program that knows the pointers, nor pass its own map to
+/// one.
 #[test]
 fn maps_are_not_shared_with_who_knows_less_of_the_objects() {
     let engine = ways::engine(Way::Verified, |_| {});

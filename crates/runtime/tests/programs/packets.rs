@@ -229,10 +229,10 @@ fn redirects_are_data() {
     }
 }
 
-/// The result of `bpf_redirect`, which is the verdict. *Where* to is compared with what is written out above only: a
-/// test run takes the verdict and stops before the kernel acts on it, and the target lies in a variable of the kernel's
-/// that no program reads. (Frames sent for real, `BPF_F_TEST_XDP_LIVE_FRAMES`, would need network devices of the
-/// machine's.)
+/// The result of `bpf_redirect`, which is the verdict. The target is compared only with the expectation written out
+/// above: a test run takes the verdict and stops before the kernel acts on it, and the target lies in a variable of the
+/// kernel's that no program reads. (Frames sent for real, `BPF_F_TEST_XDP_LIVE_FRAMES`, would need network devices of
+/// the machine's.)
 #[test]
 fn redirect_verdicts_are_the_kernels() {
     for (kind, flags) in [

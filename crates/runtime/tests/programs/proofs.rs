@@ -139,7 +139,7 @@ fn no_bytes_of_a_proof_do_harm() {
         let at = (round * 37 + 9) % section.len();
         section[at] = section[at].wrapping_add((round * 5 + 1) as u8);
         let bytes = with(&section);
-        // Whichever way the program is accepted, its results are the same.
+        // The results do not depend on how the program was accepted.
         match run(Mode::Interpreter, &bytes, Proofs::Require) {
             Ok(verdicts) => assert_eq!(verdicts, searched),
             Err(error) => assert!(matches!(error, LoadError::Proof { .. }), "{error}"),

@@ -258,7 +258,7 @@ fn reports_about_precision_are_accepted() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Of several types of one name in a target's BTF all are candidates; where they disagree, the load is refused.
+/// All types of one name in a target's BTF are candidates; where they disagree, the load is refused.
 #[test]
 fn candidates_of_one_name_are_told_apart() {
     let Some(mut object) = case("reports/09_core_candidates") else { return };

@@ -209,7 +209,7 @@ fn the_interpreter_checks_the_order_of_locks() {
     ] {
         let error = run(name).unwrap_err().to_string();
         assert!(error.contains(what), "{name}: {error}");
-        // It left no lock.
+        // The stopped run left no lock held.
         assert_eq!(run("in_order").unwrap() as u32 as i32, -libc::EDEADLK, "{name}");
     }
 }

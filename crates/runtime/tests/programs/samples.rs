@@ -268,7 +268,7 @@ fn survey(name: &str) -> Option<Vec<(String, Result<(), String>)>> {
     Some(verdicts)
 }
 
-/// A datapath of the kernel's: what is refused is refused for what is named here, and nothing else is.
+/// A datapath for the kernel: every program is accepted but the ones named here.
 #[test]
 fn a_datapath_is_accepted() {
     let Some(verdicts) = survey("samples/cilium") else { return };

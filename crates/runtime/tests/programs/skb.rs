@@ -192,7 +192,7 @@ fn packets_are_edited_as_by_the_kernel() {
     let (mut state, mut packets) = (0x9e37_79b9_7f4a_7c15, packets());
     let kernel = kernel::available();
     if kernel.is_ok() {
-        // It refuses test runs on packets without the network header that their type promises.
+        // The kernel refuses test runs on packets without the network header that their type promises.
         let bytes = bpf_isa::encode(&insns("r0 = 0; exit")).unwrap();
         let nothing = kernel::Program::load(ProgramType::TcClassifier, &bytes).unwrap();
         packets.retain(|packet| nothing.test_run_output(packet).is_ok());
@@ -531,7 +531,7 @@ fn next_hops_and_tunnels_are_data() {
     }
 }
 
-/// The hash is the flow's, whoever asks, until somebody says otherwise.
+/// The hash is the flow's hash in each program, until a program sets another.
 #[test]
 fn hashes_are_the_flows() {
     let hash = |packet: &[u8], text: &str| {

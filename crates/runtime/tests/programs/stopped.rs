@@ -204,7 +204,7 @@ fn check_callers(error: &RunError, expected: &[&str], level: OptLevel) {
 }
 
 /// A stop by a check finds its callers in frames of every shape: any number of saved registers and spilled values, any
-/// stack, in the function that stops as in those that have called it.
+/// stack, in the function that stops as in its callers.
 #[test]
 fn the_calls_that_led_to_a_stop_are_named() {
     let ends = [

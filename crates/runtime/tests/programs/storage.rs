@@ -99,7 +99,7 @@ fn sockets_that_are_made_have_storage() {
     }
 }
 
-/// A map without room answers null; what is there stays, and room comes back with what is taken away.
+/// A full map answers null; its elements stay, and deleting one makes room.
 #[test]
 fn a_full_map_has_no_room_for_another_socket() {
     for way in VERIFIED {

@@ -1,5 +1,5 @@
-//! Exceptions (`bpf_throw`): a program ends with what was thrown, through all of its functions, and whoever has called
-//! it goes on. Results are the kernel's, which is asked where the process may.
+//! Exceptions (`bpf_throw`): a throw ends the program, through all of its functions, with the thrown number, and the
+//! program's caller goes on. Results are the kernel's, which is asked where the process may.
 
 use crate::support::ways::{self, Way};
 use bpf_runtime::{Hook, Instance, Linker, LoadError, MapSet, Object, Policy, Raw, Xdp, XdpBuff};

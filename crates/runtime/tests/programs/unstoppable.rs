@@ -103,7 +103,7 @@ impl Loads {
 #[test]
 fn every_register_of_a_program_without_a_run_is_as_in_one_with() {
     for loads in loads() {
-        // Uses all of them, those that its caller keeps included.
+        // Uses all registers, including the callee-saved ones.
         let body = "r0 = *(u8 *)(r1 + 1)\nr3 = r0\nr4 = r3\nr4 += 1\nr5 = r4\nr5 <<= 2\nr6 = r5\nr7 = r6\nr7 ^= r2\nr8 = r7\nr9 = r8\nr9 += r3\n\
                 r0 += r4\nr0 += r5\nr0 += r6\nr0 += r7\nr0 += r8\nr0 += r9\n";
         let quiet = loads.load("quiet", &format!("if r2 < 2 goto +19\n{body}exit\nr0 = 0\nexit"));

@@ -42,7 +42,7 @@ fn wakers_are_used_by_other_threads_and_after_the_end() {
                 s.spawn(|| {
                     while !over.load(Ordering::SeqCst) {
                         counter.fetch_add(1, Ordering::SeqCst);
-                        // Of runs that wait, that go on and that are over.
+                        // The wakers belong to runs that wait, that go on and that are over.
                         let all = wakers.lock().unwrap().clone();
                         all.iter().for_each(Waker::wake_by_ref);
                         thread::yield_now();

@@ -26,7 +26,7 @@ fn never(engine: &Engine) -> Linker<Arc<AtomicBool>> {
 
 const NEVER: &str = "call f\nexit\nf:\nr6 = 1\ncall 1001\nr0 = 0\nexit";
 
-/// Where [`NEVER`] waits.
+/// Whether the error names the call at which [`NEVER`] waits.
 fn is_at_the_call(error: &RunError) -> bool {
     let (RunError::Deadline { insn, origin } | RunError::Interrupted { insn, origin }) = error else { return false };
     let origin = origin.as_ref().unwrap();
@@ -50,7 +50,7 @@ fn a_deadline_ends_a_run_whose_future_is_never_ready() {
             };
             assert!(matches!(error, RunError::Deadline { .. }) && is_at_the_call(&error), "{error:?}");
             assert!(gone.load(Ordering::SeqCst), "the future is dropped");
-            // It has passed before the run begins.
+            // The deadline has passed before the run begins.
             let error = block_on(program.run_async_with(&mut gone, &mut [], &limits)).unwrap_err();
             assert!(matches!(error, RunError::Deadline { .. }), "{error:?}");
         }
@@ -105,7 +105,7 @@ fn waits_move(engine: &Engine, limit: Duration) -> bool {
     }
     thread::sleep(limit + limit / 4);
     assert!(matches!(poll(counted), Poll::Ready(Err(RunError::Deadline { .. }))));
-    // It waits once more, and computes little.
+    // The run waits once more, and computes little.
     if poll(moved.as_mut()).is_ready() {
         return false;
     }

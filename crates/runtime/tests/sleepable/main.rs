@@ -471,7 +471,7 @@ fn a_dropped_run_is_given_up() {
             })
             .unwrap();
         let program = load(&linker, "r1 = 0\ncall 1001\nr1 = 2\ncall 1001\nr1 = 0\ncall 1001\nr0 = 0\nexit");
-        // After no poll, one and two of what ends with the third.
+        // The run, which would end with the third poll, is dropped after no poll, one and two.
         for polls in 0..3 {
             let mut host = Vec::new();
             let mut bytes = [0; 4];

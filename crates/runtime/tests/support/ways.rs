@@ -81,12 +81,12 @@ pub(crate) fn run(instance: &Instance<()>, name: &str, bytes: &[u8]) -> u64 {
     program.run(&mut (), &mut bytes.to_vec()).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// Loads an object of which all that runs is accepted by the verifier.
+/// Loads an object. The verifier accepts each of its programs that the tests run.
 pub(crate) fn try_instance(engine: &Engine, way: Way, object: &Object) -> Result<Instance<()>, LoadError> {
     let linker = Linker::<()>::new(engine);
     let loader = match way {
         Way::Interpreted => linker.loader::<Raw>().interpreted(),
-        // SAFETY: the objects' programs are those that the verifier accepts.
+        // SAFETY: the verifier accepts the objects' programs.
         Way::Unverified => unsafe { linker.loader::<Raw>().unverified() },
         Way::Instance | Way::InterpretedInstance => {
             let module = linker.compile::<Raw>(object)?;

@@ -1,7 +1,7 @@
 //! `bpf_iter_bits`: an iterator over the bits that are set in a copy of some words.
 //!
-//! It is sixteen bytes on the program's stack, opaque to it as the verifier proves. A word of its own fits in; of more
-//! there is a copy elsewhere, which the run keeps ([`Held`](crate::abi::held::Held)) until the iterator is destroyed,
+//! It is sixteen bytes on the program's stack, opaque to it as the verifier proves. A single word fits in; more words
+//! are copied elsewhere, and the run keeps the copy ([`Held`](crate::abi::held::Held)) until the iterator is destroyed,
 //! or the run ends.
 //!
 //! Source: `kernel/bpf/helpers.c` (Linux 6.18).
@@ -112,7 +112,7 @@ pub(super) unsafe extern "C" fn next(at: u64, _: u64, _: u64, _: u64, _: u64, _:
         .map(|(i, word)| (i, rest(i, *word)))
         .find(|(_, word)| *word != 0)
         .and_then(|(i, word)| i32::try_from(64 * i + word.trailing_zeros() as usize).ok());
-    // At most 511 words.
+    // The conversions do not fail: there are at most 511 words.
     it.bit = found.unwrap_or(64 * i32::try_from(words.len()).unwrap_or(0) - 1);
     if found.is_some() { (&raw const it.bit).expose_provenance() as u64 } else { 0 }
 }

@@ -47,7 +47,7 @@ const OFFSET: u32 = (1 << 24) - 1;
 impl Dynptr {
     const NULL: Dynptr = Dynptr { data: 0, size: 0, offset: 0 };
 
-    /// Of a record that a callback is lent.
+    /// A dynptr to a record that is lent to a callback.
     pub(crate) fn lent(data: *const u8, len: u32) -> Dynptr {
         Dynptr { data: data.expose_provenance() as u64, size: len, offset: READ_ONLY }
     }
@@ -62,7 +62,7 @@ impl Dynptr {
         if len > size || offset > size - len { Err(Errno::E2BIG) } else { Ok(()) }
     }
 
-    /// The packet in pieces that it leads to, if it is one.
+    /// The packet in pieces that the dynptr leads to, if it leads to one.
     ///
     /// # Safety
     /// The run that made it must be running, and nobody else use its context during the result's use.
@@ -72,7 +72,7 @@ impl Dynptr {
         (self.data != 0 && self.offset & KIND == XDP_FRAGS).then(|| unsafe { &*context })
     }
 
-    /// Of a packet in pieces: it, and where the range begins in it.
+    /// For a dynptr to a packet in pieces: the packet, and the offset of the range in it.
     ///
     /// # Safety
     /// As [`Dynptr::pieces`].
@@ -139,7 +139,7 @@ impl Dynptr {
 /// # Safety
 /// `at` must be one that the running program was given or has made.
 unsafe fn read(at: u64) -> Dynptr {
-    // SAFETY: the verifier has proven it to be one; copied, so that nothing below depends on what is written meanwhile.
+    // SAFETY: the verifier has proven that a dynptr is there. It is copied, so that later writes do not matter.
     unsafe { (at as *const Dynptr).read_unaligned() }
 }
 
@@ -414,8 +414,9 @@ pub(super) unsafe extern "C" fn dynptr_data(dynptr: u64, offset: u64, len: u64, 
     bytes.map_or(0, |bytes| bytes.expose_provenance() as u64)
 }
 
-/// `bpf_dynptr_slice(dynptr, offset, buffer, len)`: of a packet, what is in several pieces is copied to the buffer.
-/// Where that is not needed it is zeroed, as the program may read it. Of other memory, nobody has looked at the buffer.
+/// `bpf_dynptr_slice(dynptr, offset, buffer, len)`: returns a pointer to the range. If the range spans several pieces
+/// of a packet, it is copied to the buffer; otherwise the buffer is zeroed, as the program may read it. For other
+/// memory than packets, the buffer is not used, and the verifier has not checked it.
 ///
 /// # Safety
 /// `dynptr` must be as in [`read`]; `buffer` null, or writable for `len` bytes if `dynptr` was to lead to a packet.
@@ -459,7 +460,7 @@ pub(super) unsafe extern "C" fn slice_rdwr(
     unsafe { slice(dynptr, offset, buffer, len, e, run) }
 }
 
-/// `bpf_dynptr_adjust(dynptr, start, end)`: leads to the bytes from `start` up to `end` of what it led to.
+/// `bpf_dynptr_adjust(dynptr, start, end)`: narrows the dynptr to the bytes from `start` up to `end` of its range.
 ///
 /// # Safety
 /// `dynptr` must be as in [`read`], on the stack.

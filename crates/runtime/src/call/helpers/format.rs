@@ -102,7 +102,7 @@ unsafe fn conversion<'f>(
             if !ends(rest) {
                 return None;
             }
-            // Of another process's memory, which nobody has here; in the kernel no pointer that a program has is one.
+            // A user-space string: there is no such memory here, and in the kernel no pointer of these programs is one.
             pad(out, &[], layout);
             Some(rest)
         }
@@ -202,7 +202,7 @@ fn pad(out: &mut Vec<u8>, text: &[u8], layout: Layout) {
     }
 }
 
-/// `%p`: a number is shown as it is, an address by what stands for it.
+/// `%p`: a number is shown as it is, an address as the number that disguises it.
 fn pointer(value: u64, known: Known) -> String {
     let shown = if known.is_some() { disguised(value) } else { value };
     format!("{shown:016x}")

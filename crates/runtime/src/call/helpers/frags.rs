@@ -1,5 +1,5 @@
-//! The helpers of XDP programs on packets in pieces: those that look beyond the first. The others are as for all XDP
-//! programs ([`super::packet`]).
+//! The helpers of XDP programs on packets in pieces that access more than the first piece. All other helpers are shared
+//! with XDP programs on whole packets ([`super::packet`]).
 //!
 //! Source: `net/core/filter.c` (Linux 6.18).
 

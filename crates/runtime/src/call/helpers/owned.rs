@@ -21,8 +21,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct LocalTypes {
     pub(crate) pool: Arc<Objects>,
-    /// By the program's number, ascending: the type, with all that it leads to. Of one number there may be one that has
-    /// an instance for each CPU, behind the one that has not.
+    /// The types, ascending by the program's number, each with all types that it refers to. Two may have one number:
+    /// the second one has an instance for each CPU.
     pub(crate) types: Arc<[LocalType]>,
 }
 

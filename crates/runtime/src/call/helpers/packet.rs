@@ -1,7 +1,7 @@
 //! The helpers that take a context, of a packet or a socket: the kernel's, by the kernel's ids.
 //!
-//! They exist only for programs on their context, because their first argument is trusted to be one: the linker binds
-//! them by id *and* layout, and the verifier proves that the argument is the context.
+//! These helpers exist only for programs on their context, because their first argument is trusted to be one: the
+//! linker binds them by id *and* layout, and the verifier proves that the argument is the context.
 //!
 //! Source: `net/core/filter.c`, `include/net/checksum.h` (Linux 6.18).
 
@@ -73,7 +73,7 @@ const XDP: &[(Helper, HostFn)] = &[
     (Helper::XdpStoreBytes, HostFn::plain(xdp_store_bytes)),
 ];
 
-/// Of packets in pieces, instead of those above.
+/// The helpers for packets in pieces that replace helpers of XDP programs on whole packets.
 const XDP_FRAGS: &[(Helper, HostFn)] = &[
     (Helper::PerfEventOutput, HostFn::with_run(frags::event_output)),
     (Helper::XdpAdjustTail, HostFn::plain(frags::adjust_tail)),
@@ -510,7 +510,7 @@ unsafe extern "C" fn csum_diff(from: u64, from_len: u64, to: u64, to_len: u64, s
     fold(u64::from(low(seed)) + added + removed).into()
 }
 
-/// The checksum `sum` after a change in what it covers: `from` (of `bits`) taken out, `to` put in.
+/// The checksum `sum` after a change of the covered bytes: `from`, a number of `bits` bits, is replaced by `to`.
 fn replace(sum: u16, from: u32, to: u32, bits: u32) -> u16 {
     let taken = if bits == 16 { u64::from(!((from & 0xffff) as u16)) } else { u64::from(!from) };
     let added = if bits == 16 { u64::from(to & 0xffff) } else { u64::from(to) };
@@ -561,7 +561,7 @@ unsafe extern "C" fn l4_csum_replace(context: u64, offset: u64, from: u64, to: u
     const PSEUDO_HDR: u64 = 0x10;
     const MARK_MANGLED_0: u64 = 0x20;
     const MARK_ENFORCE: u64 = 0x40;
-    // Of packets whose sum a device has made.
+    // `BPF_F_IPV6` matters only for packets whose checksum a device has computed; none is here.
     const IPV6: u64 = 0x80;
     if flags & !(HDR_FIELD_MASK | PSEUDO_HDR | MARK_MANGLED_0 | MARK_ENFORCE | IPV6) != 0 {
         return EINVAL;

@@ -331,7 +331,8 @@ impl SkBuff<'_> {
         Ok(tci.into())
     }
 
-    /// Of IP only, as the others' timestamps are not cleared on the way; a clock other than the real one has no time 0.
+    /// Sets the timestamp of IP packets only, as the kernel does, which does not clear the timestamps of other
+    /// protocols on the way. Clocks other than the real one have no time 0.
     fn set_tstamp(&mut self, tstamp: u64, kind: u32) -> Done {
         const REALTIME: u32 = 0;
         const TAI: u32 = 2;

@@ -135,7 +135,7 @@ fn find(s: Text, part: Text, len: u64) -> Result<u64, Errno> {
     Err(Errno::E2BIG)
 }
 
-/// Of characters as the kernel's `tolower` has them, which are Latin-1's.
+/// Lower case as by the kernel's `tolower`, whose characters are those of Latin-1.
 fn lower(byte: u8) -> u8 {
     match byte {
         b'A'..=b'Z' | 0xc0..=0xd6 | 0xd8..=0xde => byte + 32,

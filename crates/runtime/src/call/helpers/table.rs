@@ -58,7 +58,8 @@ const SHIPPED: &[(Helper, HostFn)] = &[
     (Helper::TaskStorageDelete, HostFn::with_run(storage::task_storage_delete)),
     (Helper::GetCurrentTaskBtf, HostFn::plain(system::get_current_task)),
     (Helper::KtimeGetCoarseNs, HostFn::plain(system::ktime_get_coarse_ns)),
-    // Emitted code calls those that check what it does itself ([`super::callback_shims`]), the interpreter none.
+    // Emitted code calls the shims that do the checks which are otherwise its own ([`super::callback_shims`]); the
+    // interpreter calls none of these.
     (Helper::ForEachMapElem, HostFn::with_run(shim::<ForEach, By<3>>)),
     (Helper::Snprintf, HostFn::with_run(snprintf::<false>)),
     (Helper::TimerInit, HostFn::with_run(timers::init)),
@@ -148,7 +149,7 @@ mod tests {
         }
     }
 
-    /// Ids and names of the rows `| 1, 3 to 4 | `a`, `b`, `c` | …`; and the ids of those that do not quote names.
+    /// Ids and names of the rows `| 1, 3 to 4 | `a`, `b`, `c` | …`; and the ids of rows that do not quote names.
     fn documented(text: &str) -> (BTreeMap<u32, &str>, BTreeSet<u32>) {
         let (mut found, mut refused) = (BTreeMap::new(), BTreeSet::new());
         for row in text.lines().filter_map(|line| line.strip_prefix("| ")) {
