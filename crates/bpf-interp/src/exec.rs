@@ -151,9 +151,9 @@ pub(crate) fn run<E: Env + ?Sized>(
 
 /// How a frame leaves its current program.
 enum Exit<C> {
-    /// It returns r0 to the caller.
+    /// The function returns r0 to its caller.
     Return,
-    /// It continues in this program, with r1 unchanged.
+    /// The run continues in this program, with r1 unchanged.
     TailCall(C),
 }
 

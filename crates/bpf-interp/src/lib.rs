@@ -120,7 +120,7 @@ pub trait Env {
         }
     }
 
-    /// The upper half of the user addresses of the program's arena; its lower half must be 0. By default 0.
+    /// The upper half of the user addresses of the program's arena; its lower half must be 0. The default is 0.
     fn user_half(&self, _code: &Self::Code) -> u64 {
         0
     }
@@ -132,7 +132,7 @@ pub trait Env {
     }
 
     /// The bytes of its frame that the function at `start` expects to be zero: offset below r10, and length. Called
-    /// only where frames are not zero anyway ([`Options::stack_fill`]). By default none.
+    /// only where frames are not zero anyway ([`Options::stack_fill`]). The default is none.
     fn zeroed(&self, _code: &Self::Code, _start: InsnIdx) -> Option<(usize, usize)> {
         None
     }

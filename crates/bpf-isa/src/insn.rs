@@ -230,11 +230,11 @@ impl EndWidth {
 /// Source width of a sign-extending move.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum SxWidth {
-    /// From 8 bits.
+    /// Sign extension from 8 bits.
     S8,
-    /// From 16 bits.
+    /// Sign extension from 16 bits.
     S16,
-    /// From 32 bits; only in the 64-bit form.
+    /// Sign extension from 32 bits; only in the 64-bit form.
     S32,
 }
 
@@ -582,8 +582,8 @@ pub enum Insn {
         /// The JMP32 encoding.
         wide: bool,
     },
-    /// `gotox reg` (Linux 6.19): jumps to the instruction that the register names. The possible targets are those
-    /// that the program was made with ([`crate::Program::indirect_targets`]). Each is named by its
+    /// `gotox reg` (Linux 6.19): jumps to the instruction that the register names. The possible targets are the
+    /// instructions that the program was made with ([`crate::Program::indirect_targets`]). Each is named by its
     /// [`InsnIdx::target_number`], which a program loads from a map of type `BPF_MAP_TYPE_INSN_ARRAY`.
     JumpReg {
         /// The register (the `dst` field).

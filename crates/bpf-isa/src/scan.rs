@@ -1,6 +1,6 @@
 //! One walk over a program's instructions, which checks each of them by itself.
 //!
-//! It checks the rules about a single instruction, collects jumps and calls for [`crate::Program`] to check, and
+//! The scan checks the rules about a single instruction, collects jumps and calls for [`crate::Program`] to check, and
 //! records the kinds of instructions that occur ([`Contents`]), so that later passes skip searches for absent kinds.
 //!
 //! Invariant: every method is inlined where the kind of the instruction is known, so that most of it folds away.

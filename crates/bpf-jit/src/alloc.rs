@@ -27,9 +27,9 @@ use core::ops::Range;
 /// The location of a virtual register.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Loc {
-    /// In a host register.
+    /// A host register.
     Reg(HostReg),
-    /// In the eight-byte stack slot with this index.
+    /// The eight-byte stack slot with this index.
     Slot(u32),
 }
 

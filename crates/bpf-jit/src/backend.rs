@@ -16,7 +16,7 @@ pub struct EmitOptions {
     pub features: CpuFeatures,
     /// Hardening of the code.
     pub hardening: Hardening,
-    /// Save every callee-saved register in every function. For measurements of what saving on demand gains.
+    /// Save every callee-saved register in every function. For measurements of the gain of saving on demand.
     pub save_all: bool,
     /// Record in [`Code::pc_map`] which instruction the code was made from.
     pub pc_map: bool,
@@ -79,7 +79,7 @@ impl From<OutOfReach> for EmitError {
 pub struct Shape {
     /// The function's number.
     pub id: SubprogId,
-    /// The virtual registers that hold r1 to r5 at entry; `None` for those that are not read.
+    /// The virtual registers that hold r1 to r5 at entry; `None` for registers that are not read.
     pub params: [Option<VReg>; 5],
     /// The virtual register that holds the hidden argument at entry, if the function reads it.
     pub ctx: Option<VReg>,

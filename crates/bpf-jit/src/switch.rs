@@ -32,18 +32,18 @@ pub struct Switch {
     pub low: u64,
     /// The blocks to go to: for `low`, `low + 1`, and so on.
     pub targets: Vec<BlockId>,
-    /// Where all other values go.
+    /// The target of all other values.
     pub others: Others,
 }
 
-/// Where the values go that are not in a table.
+/// The target of the values that are not in a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Others {
-    /// There are none, so the jump needs no comparison.
+    /// There are no such values, so the jump needs no comparison.
     None,
-    /// To this block.
+    /// They all go to this block.
     To(BlockId),
-    /// To several blocks, between which the tree decides.
+    /// They go to several blocks, between which the tree decides.
     Tree,
 }
 

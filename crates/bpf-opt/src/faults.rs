@@ -1,7 +1,7 @@
 //! Deliberate bugs, of the kinds that optimisers have, which test the tests: an oracle that finds none of them proves
 //! nothing.
 //!
-//! They exist only with the feature `faults`, which a release build refuses (`bpf-isa/src/faults.rs`).
+//! The faults exist only with the feature `faults`, which a release build refuses (`bpf-isa/src/faults.rs`).
 
 /// Whether this fault is planted on this thread. The argument is a variant of `Fault`.
 macro_rules! planted {
@@ -41,7 +41,7 @@ mod with {
         FieldsTooWide,
         /// A piece of the stack becomes a value although a load reads more bytes than a store wrote.
         MixedUnseen,
-        /// Of two limits of a loop, the greater one is taken.
+        /// The greater one of a loop's two limits is taken.
         GreaterBound,
         /// A comparison is repeated after a selection has changed its operand.
         ComparedLate,

@@ -206,8 +206,8 @@ impl Gather {
     /// limit is not above `c`) is then the same condition. For machines whose accesses take a base, an index and an
     /// offset.
     pub(crate) fn by_index(&mut self, func: &mut Func, ssa: &Ssa) -> u32 {
-        /// Greatest constant that goes from an index into the accesses: the sink has room for it beside what an access
-        /// may add.
+        /// Greatest constant that goes from an index into the accesses: the sink has room for it beside the offset and
+        /// size of an access.
         const MAX_CONSTANT: i64 = 1 << 12;
         let Some(entry) = func.order.first().copied() else { return 0 };
         if !func.all_ops().any(|op| matches!(op, Op::Confine { limit: Val::Reg(_), .. })) {

@@ -6,8 +6,9 @@
 //! it is if another op reads it, if it has more than [`MAX_USES`] uses, or if it is used in another block into which
 //! one of its operands would not live otherwise: then two values would live on in place of one.
 //!
-//! Invariants: the address is the same number modulo 2^64 whichever instruction adds, so the pass assumes nothing about
-//! the program. An access keeps the region that was found for it. Each op is looked at a constant number of times.
+//! Invariants: the address is the same number modulo 2^64, no matter which instruction adds the offset, so the pass
+//! assumes nothing about the program. An access keeps the region that was found for it. Each op is looked at a constant
+//! number of times.
 
 use crate::ssa::{NONE, Ssa};
 use crate::values::Addresses;

@@ -316,7 +316,7 @@ fn turn(func: &mut Func, reached: &mut [bool], places: &mut [u32]) -> u32 {
     if front.is_empty() {
         return 0;
     }
-    // Of several blocks that jump to one head, only the first moves.
+    // If several blocks jump to one head, only the first moves.
     front.sort_unstable();
     front.dedup_by_key(|(head, _)| *head);
     let mut moved: Vec<u32> = front.iter().map(|(_, round)| *round).collect();

@@ -27,14 +27,14 @@ const MAX_DISTANCE: usize = 24;
 /// How a machine with memory operands makes a comparison with one operand in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Compared {
-    /// It compares memory, at the size of the load, with a register.
+    /// The comparison of memory, at the size of the load, with a register.
     Memory,
-    /// It compares a register with memory of the comparison's width.
+    /// The comparison of a register with memory of the comparison's width.
     WithMemory,
-    /// It tests whether the low byte of a register and a byte in memory have common bits.
+    /// The test whether the low byte of a register and a byte in memory have common bits.
     Bits,
-    /// It compares memory, at the size of the load, with a constant of at most 32 bits. If the load zero-extends, the
-    /// condition is an unsigned one.
+    /// The comparison of memory, at the size of the load, with a constant of at most 32 bits. If the load zero-extends,
+    /// the condition is an unsigned one.
     Constant {
         /// The condition of the comparison.
         cond: Cond,
@@ -500,7 +500,7 @@ impl Operands {
                     let def = self.defs[v.index()] as usize;
                     let near = range.contains(&def) && def < at && at - def <= MAX_DISTANCE;
                     if near && self.uses[v.index()] == 1 && held(takes, &func.ops[def], &func.ops[at]) == Some(v) {
-                        // Of two operands, the one defined later has the shorter way.
+                        // The operand defined later is closer to the comparison.
                         found = found.max(Some(def));
                     }
                 });

@@ -154,8 +154,8 @@ impl Slots {
                 }),
             }
         }
-        // A piece that begins before the end of an earlier piece is not apart, and neither is the earlier one. Of the
-        // earlier pieces, comparing with the one that reaches furthest suffices.
+        // A piece that begins before the end of an earlier piece is not apart, and neither is the earlier one. A
+        // comparison with the earlier piece that reaches furthest suffices.
         let (mut reach, mut furthest) = (i64::MIN, 0);
         for i in 0..self.pieces.len() {
             let Piece { off, size, .. } = self.pieces[i];

@@ -83,7 +83,7 @@ fn compile(args: &Args, manifest: &Path, target: &Path, bitcode: &Path) -> Resul
 
 fn flags(mcpu: &str) -> Vec<String> {
     let cpu = format!("-Ctarget-cpu={mcpu}");
-    // Functions of one section lie one after the other; the loader extracts those that a program calls.
+    // Functions of one section lie one after the other; the loader extracts the functions that a program calls.
     let fixed = ["-Zfunction-sections=no", "-Zunstable-options", "-Cpanic=immediate-abort"].map(str::to_owned);
     fixed.into_iter().chain([cpu]).collect()
 }

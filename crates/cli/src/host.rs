@@ -17,7 +17,7 @@ pub(crate) fn describe(path: &Path) -> Result<HostInterface> {
 
 /// The host of a file's text.
 pub(crate) fn parse(text: &str) -> Result<HostInterface> {
-    /// Of any version.
+    /// The part of a description that every version has.
     #[derive(Deserialize)]
     struct Head {
         version: u32,

@@ -14,10 +14,10 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// How programs are executed.
+/// The options that select the engine.
 #[derive(clap::Args)]
 pub(crate) struct EngineArgs {
-    /// How programs are executed.
+    /// The engine that executes programs.
     #[arg(long, value_enum, default_value = "jit")]
     engine: EngineArg,
     /// The optimisation level of the machine code.

@@ -116,7 +116,7 @@ struct Entry {
     formatted: Option<Formatted>,
 }
 
-/// The entries of a map; for arrays only those that are not zero.
+/// The entries of a map; for arrays only the entries that are not zero.
 pub(crate) fn dump(map: &Map, rings: &Rings, object: &Object) -> Dump {
     let types = object.btf().zip(object.map(map.name()).ok());
     let records = rings.records(map);

@@ -16,7 +16,7 @@ pub(crate) struct Args {
     /// The plug-in's name: that of its program in C. The folder is made in the current one.
     #[arg(value_name = "NAME")]
     name: String,
-    /// The service that the plug-in is for, as it described itself (`Linker::describe`). By default an example.
+    /// The service that the plug-in is for, as it described itself (`Linker::describe`). Default: an example service.
     #[arg(long, value_name = "FILE.json")]
     host: Option<PathBuf>,
 }

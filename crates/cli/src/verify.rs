@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// Limit on the verifier's work for a program, which is refused beyond it; a verdict shows the work spent.
     #[arg(long, value_name = "UNITS")]
     fuel: Option<u64>,
-    /// Give up after this many seconds for a program, without a verdict on it. By default never.
+    /// Give up after this many seconds for a program, without a verdict on it. Default: no limit.
     #[arg(long, value_name = "SECONDS")]
     time_limit: Option<f64>,
     /// Allow the programs to reveal addresses, under the kernel's rules for root: to store, compare and return

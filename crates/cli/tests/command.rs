@@ -511,7 +511,7 @@ fn programs_without_a_context_are_taken_by_what_they_do() {
     let object = object.to_str().unwrap();
     let output = succeeds(&["verify", object, "--program", "bpf_xdp_entry"]);
     assert!(output.starts_with("bpf_xdp_entry: accepted on xdp, "), "{output}");
-    // It only reads fields that both contexts have at equal offsets.
+    // The program only reads fields that both contexts have at equal offsets.
     let error = fails(&["run", object, "--program", "__send_drop_notify", "--data", "hex:00"], b"");
     assert!(error.contains("it verifies on xdp and skb, --ctx chooses"), "{error}");
 }

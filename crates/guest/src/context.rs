@@ -1,7 +1,7 @@
 //! Contexts of programs, and their results.
 //!
-//! Invariant: the two pointers of a [`ContextBytes`] are those that the host stored. Each method compares with the
-//! end before it reads, in the form that the verifier recognises: start plus constant, then against the end.
+//! Invariant: the two pointers of a [`ContextBytes`] are the pointers that the host stored. Each method compares with
+//! the end before it reads, in the form that the verifier recognises: start plus constant, then against the end.
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;

@@ -30,7 +30,7 @@ pub struct RunCtx {
     pub exit_sp: u64,
     /// Address to continue at when the run stops.
     pub exit_pc: u64,
-    /// Registers to restore when the run stops, besides the stack pointer: those that the entry sequence cannot
+    /// Registers to restore when the run stops, besides the stack pointer: the registers that the entry sequence cannot
     /// declare as clobbered. x86-64 rbx and rbp; arm64 x19 and x29.
     pub exit_saved: [u64; 2],
     /// Address of the packet that LD_ABS and LD_IND read, and length of the raw context (its r2).

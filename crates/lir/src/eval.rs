@@ -1,4 +1,4 @@
-//! A naive evaluator of [`Lir`], the definition of what a backend's code must compute.
+//! A naive evaluator of [`Lir`], the definition of the results that a backend's code must compute.
 //!
 //! One match over [`Op`], each arm the op's definition in plain arithmetic (for [`crate::BinOp`] see there), sharing
 //! no code with any backend. Memory is a list of byte regions at given addresses, so that a test can use the
@@ -36,9 +36,9 @@ pub struct Region {
 /// The result of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// With a result.
+    /// The program ended with this result.
     Exit(u64),
-    /// Stopped by the code; the stop fields of [`RunCtx`] are set.
+    /// The code stopped the run; the stop fields of [`RunCtx`] are set.
     Stop {
         /// The reason.
         code: StopCode,

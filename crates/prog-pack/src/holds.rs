@@ -98,7 +98,7 @@ impl<T: Held> Drop for Hold<T> {
 /// Frees the object, unless this is a forked child and the object belongs to its parent.
 ///
 /// # Safety
-/// It was leaked by [`Owner::new`], and no reference to it is left or will be made.
+/// `held` was leaked by [`Owner::new`], and no reference to it is left or will be made.
 unsafe fn free<T: Held>(held: NonNull<T>) {
     // SAFETY: leaked by `Owner::new`, and freed nowhere but below.
     if !unsafe { held.as_ref() }.is_forked() {

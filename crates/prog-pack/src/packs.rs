@@ -500,7 +500,7 @@ impl Shared {
         result
     }
 
-    /// Gives the places of a freed batch to a shard, and those that the shard does not keep to the center.
+    /// Gives the places of a freed batch to a shard, and the places that the shard does not keep to the center.
     fn free(&self, at: usize, batch: Option<u64>, mut places: Vec<Place>, why: Why) {
         let mut shard = self.lock(at);
         if let Some(batch) = batch {

@@ -1,12 +1,12 @@
 //! Tests of loading, dropping and freeing under randomly chosen schedules: every byte has one owner, and no run loses
 //! the program that it is inside of.
 //!
-//! Problem: the bookkeeping must be correct in whichever order threads reach their critical sections; a stress test
-//! sees few of the orders and cannot repeat them. Approach: threads pass a baton. The thread that has it runs to its
-//! next [`point`] (before each critical section, and between steps outside of them), where a generator, seeded per
-//! schedule, selects the next thread. The threads are real, not a model checker's coroutines, because guards belong
-//! to threads; so the real allocator, queue and domain run. Points are never inside a critical section, so no thread
-//! waits for one without the baton.
+//! Problem: the bookkeeping must be correct in every order in which threads reach their critical sections; a stress
+//! test sees few of the orders and cannot repeat them. Approach: threads pass a baton. The thread that has it runs to
+//! its next [`point`] (before each critical section, and between steps outside of them), where a generator, seeded per
+//! schedule, selects the next thread. The threads are real, not a model checker's coroutines, because guards belong to
+//! threads; so the real allocator, queue and domain run. Points are never inside a critical section, so no thread waits
+//! for one without the baton.
 //!
 //! After each step of a thread the test checks: free extents, queued extents and live programs are disjoint, and all
 //! other chunks are held by threads; free chunks are traps; code seen under a guard does not change until the guard

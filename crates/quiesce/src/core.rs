@@ -14,7 +14,7 @@
 //!   and never wrap, so one phase suffices (kernel and liburcu need two because their counter is one bit), and a reader
 //!   that was delayed between loading the epoch and storing it merely looks older than it is.
 //! - **Slots** are sticky: [`Record::slot`] stays set between runs. When all are taken, the thread that needs one
-//!   revokes the slots of all records that look idle, executes one heavy barrier, and gives back those whose owner
+//!   revokes the slots of all records that look idle, executes one heavy barrier, and gives back the slots whose owner
 //!   turned out to run. An owner that finds its slot gone takes the lock, under which the answer is final.
 //! - **Sleeping**: a waiting thread sets [`Record::attention`] on the records it waits for, executes the barrier, looks
 //!   again, sleeps. An exit stores its state, then loads `attention`: again one of the two sees the other. Only awaited
@@ -159,7 +159,7 @@ pub(crate) struct Core {
     granted: Granted,
     max_slots: u32,
     when_full: WhenFull,
-    /// How many records exist.
+    /// Number of records.
     threads: AtomicU32,
     /// The newest epoch that a heavy barrier has followed.
     ordered: AtomicU64,
@@ -514,7 +514,8 @@ impl Core {
 
     /// Whether the grace period `target` is over.
     pub(crate) fn poll(&self, target: u64) -> Result<bool, Errno> {
-        // Acquire, pairs with `raise` below: what readers did before happens before what our caller does next.
+        // Acquire, pairs with `raise` below: the readers' accesses before the grace period happen before the caller's
+        // accesses after it.
         if self.completed.load(Ordering::Acquire) >= target {
             return Ok(true);
         }

@@ -295,8 +295,8 @@ impl Domain {
         total
     }
 
-    /// Runs all deferred callbacks, and those that they defer in turn, as far as no reader blocks their grace period.
-    /// The thread that ends the last blocking [`Guard`] runs the rest.
+    /// Runs all deferred callbacks, and callbacks that these defer in turn, as far as no reader blocks their grace
+    /// period. The thread that ends the last blocking [`Guard`] runs the rest.
     ///
     /// To be called after a handle is dropped that may be the domain's last user. Deferred callbacks may own the
     /// domain, and the domain owns them, so otherwise no thread might run them. The first panic of a callback is
@@ -341,8 +341,8 @@ impl Domain {
         self.settle();
     }
 
-    /// Waits for the grace period of all callbacks deferred so far and runs them, except those that another thread is
-    /// running.
+    /// Waits for the grace period of all callbacks deferred so far and runs them, except callbacks that another thread
+    /// is running.
     ///
     /// # Errors
     /// See [`WaitError`].

@@ -91,7 +91,7 @@ pub struct Options {
     pub max_slots: u32,
     /// How a thread proceeds that finds all slots in use.
     pub when_full: WhenFull,
-    /// Which barriers to use.
+    /// The barriers that the domain uses.
     pub barriers: Barriers,
     /// Bytes that all objects of the domain may reserve together ([`Domain::memory`]).
     pub memory_limit: u64,

@@ -63,16 +63,16 @@ impl Record {
     /// until [`crate::core::Desk::abandon`].
     pub(crate) fn vacate(&self) {
         if !self.inside() {
-            // Release, pairs with the Acquire in `Core::register` and `Core::take_slot`: what this thread did under its
-            // slot happens before what the slot's next owner does.
+            // Release, pairs with the Acquire in `Core::register` and `Core::take_slot`: this thread's accesses under
+            // its slot happen before the accesses of the slot's next owner.
             self.vacant.store(true, Ordering::Release);
         }
     }
 
     /// Whether the record's thread is in no guard.
     pub(crate) fn idle(&self) -> bool {
-        // Acquire, pairs with the Release store of 0 in `Core::leave`: what the reader did happens before what
-        // follows the grace period or the slot's next owner.
+        // Acquire, pairs with the Release store of 0 in `Core::leave`: the reader's accesses happen before the accesses
+        // after the grace period and before those of the slot's next owner.
         self.state.load(Ordering::Acquire) == 0
     }
 }

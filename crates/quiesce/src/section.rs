@@ -1,11 +1,10 @@
 //! The calling thread's part of the protocol: the record it used last, and whether a signal handler may use it now.
 //!
 //! Problem: a signal handler may run a program too, and may interrupt its thread between any two instructions of this
-//! crate: while the thread changes its registrations, or holds a lock that the handler's run would wait for.
-//! Approach: code that takes the registry's lock or changes the thread's registrations does so in a [`Section`]. In a
-//! section the cache names no domain, so an entry takes the slow path, which refuses it
-//! ([`crate::EnterError::Signal`]). Outside of sections a handler's guard nests ([`crate::core::Core::enter`]),
-//! whichever instruction it interrupted.
+//! crate: while the thread changes its registrations, or holds a lock that the handler's run would wait for. Approach:
+//! code that takes the registry's lock or changes the thread's registrations does so in a [`Section`]. In a section the
+//! cache names no domain, so an entry takes the slow path, which refuses it ([`crate::EnterError::Signal`]). Outside of
+//! sections a handler's guard nests ([`crate::core::Core::enter`]), whatever instruction it interrupted.
 //!
 //! Invariant: in a section only the section's own code changes the cache or the registrations. Handlers are refused
 //! in sections, in an entry that has no slot yet, and nowhere else.
@@ -27,7 +26,7 @@ struct Cache {
 const NO_DOMAIN: u64 = 0;
 
 thread_local! {
-    /// It has no destructor, so reading it is one access relative to the thread pointer.
+    /// The cache has no destructor, so reading it is one access relative to the thread pointer.
     static CACHE: Cache = const {
         Cache { domain: Cell::new(NO_DOMAIN), record: Cell::new(NonNull::dangling()), sections: Cell::new(0) }
     };

@@ -113,7 +113,8 @@ impl Users {
 
     #[inline]
     pub(crate) fn leave_on(&self, shard: usize) -> bool {
-        // Release: what this user did happens before what the last one does. Acquire pairs with `close`.
+        // Release: this user's accesses happen before the accesses of the last user to leave. Acquire pairs with
+        // `close`.
         if self.shards[shard].fetch_sub(ONE, Ordering::AcqRel) & CLOSED == 0 {
             return false;
         }

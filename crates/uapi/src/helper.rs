@@ -67,9 +67,9 @@ pub mod helper_id {
     /// [`Helper::TailCall`]: a jump, not a call.
     pub const TAIL_CALL: u32 = Helper::TailCall.id();
 
-    /// All helpers that an engine, the verifier or the linker handles specially, ascending: those above, and those
-    /// that call back into the program. A host function under such an id would be called by one engine and not by
-    /// another, so registering one is refused. Add every further helper that is handled specially.
+    /// All helpers that an engine, the verifier or the linker handles specially, ascending: the helpers above, and the
+    /// helpers that call back into the program. A host function under such an id would be called by one engine and not
+    /// by another, so registering one is refused. Add every further helper that is handled specially.
     pub const SPECIAL: [u32; 5] =
         [MAP_LOOKUP_ELEM, TAIL_CALL, Helper::ForEachMapElem.id(), Helper::Loop.id(), Helper::UserRingbufDrain.id()];
 }

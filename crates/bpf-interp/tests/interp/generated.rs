@@ -45,7 +45,7 @@ fn generated_programs_end_with_a_result() {
         let Generated { program, memory } = generate::from_seed(seed, &shape);
         let (first, after) = interpret(&program, &memory, None);
         let first = first.unwrap_or_else(|stop| panic!("seed {seed}: {stop}\n{program}"));
-        // At another address.
+        // A second run has its memory at another address.
         let (second, after_second) = interpret(&program, &memory, None);
         assert_eq!((first, after), (second.expect("as the first"), after_second), "seed {seed}\n{program}");
     }

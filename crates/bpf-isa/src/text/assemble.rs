@@ -205,7 +205,7 @@ impl<'a> Parser<'a> {
         Ok(Insn::Atomic { width, op, base, off, src })
     }
 
-    /// After `call`.
+    /// Parses the rest of a call, behind `call`.
     fn call(&mut self) -> Result<Insn, Failure> {
         let column = self.cursor.column();
         if let Some(id) = self.cursor.number() {
@@ -217,7 +217,7 @@ impl<'a> Parser<'a> {
         Ok(Insn::Call(Callee::Subprog(self.call_target()?)))
     }
 
-    /// After the destination.
+    /// Parses the rest of an assignment, behind the destination.
     fn assignment(&mut self, dst: NamedReg) -> Result<Insn, Failure> {
         let (width, reg) = dst;
         if let Some(op) = self.cursor.eat_any(&ALU_TOKENS) {
@@ -254,7 +254,7 @@ impl<'a> Parser<'a> {
         Ok(Insn::Mov { width, dst: reg, src: Src::Imm(fit_imm(column, value, width)?) })
     }
 
-    /// After `r0 = *`.
+    /// Parses the rest of a load, behind `r0 = *`.
     fn load(&mut self, dst: Reg) -> Result<Insn, Failure> {
         self.cursor.require("(")?;
         let name = self.cursor.peek_word();
@@ -292,7 +292,7 @@ impl<'a> Parser<'a> {
         Ok(insn)
     }
 
-    /// After `r0 = (`.
+    /// Parses the rest of a sign extension, behind `r0 = (`.
     fn mov_sx(&mut self, (width, dst): NamedReg) -> Result<Insn, Failure> {
         let name = self.cursor.peek_word();
         let from = match SIGNED.iter().find(|(n, _)| *n == name) {

@@ -58,7 +58,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
             pieces.clear();
             pieces.extend((1..=self.frame_bytes() / 8).map(|n| (small(-8 * n), Size::DW)));
         }
-        // Of the stores at one offset, the largest comes last, so that loads of all sizes read it.
+        // The largest store at an offset comes last, so that loads of all sizes read it.
         pieces.sort_unstable_by_key(|(off, size)| (*off, size.bytes()));
         pieces.dedup();
         for (off, size) in pieces {

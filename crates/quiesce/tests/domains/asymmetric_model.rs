@@ -209,7 +209,8 @@ fn check(memory: Memory, programs: impl Fn(Barriers) -> [Program; 2], bad_end: f
 use Action::{Await, Increment, Load, Store, StoreLoaded, StoreRelease, Violation};
 use After::{All, These};
 
-/// `Core::enter`, use of what is linked, `Core::leave` against unlinking, `Core::start`, `Core::poll`, freeing.
+/// A reader (`Core::enter`, use of the linked object, `Core::leave`) against a writer (unlinking, `Core::start`,
+/// `Core::poll`, freeing).
 #[test]
 fn nothing_is_freed_under_a_reader() {
     const STATE: usize = 0;

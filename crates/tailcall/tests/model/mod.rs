@@ -163,13 +163,13 @@ fn members(set: u64) -> impl Iterator<Item = Insn> {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Cpu {
-    /// In no run.
+    /// The thread is in no run.
     Idle,
     /// In a run, before any site.
     Running,
     /// Between the two instructions of this site.
     Between(usize),
-    /// In this program.
+    /// The thread runs this program.
     In(usize),
 }
 
