@@ -57,8 +57,8 @@ struct Kept {
 }
 
 impl Plugins {
-    /// Makes the plug-ins of an executor that errors name `executor`. The linker's functions are those that programs
-    /// may call; the engine is the linker's.
+    /// Makes the plug-ins of an executor that errors name `executor`. Programs may call the linker's functions; the
+    /// engine is the linker's.
     pub fn new(executor: &str, engine: &Engine, linker: Linker<()>, terms: Terms) -> Self {
         let (executor, engine) = (executor.to_owned(), engine.clone());
         Plugins { executor, engine, linker, terms, kept: Mutex::default(), compiled: AtomicUsize::new(0) }

@@ -45,7 +45,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let functions = [
         Plugin::scalar("priced", PRICED).constant("fee", &3u64.to_ne_bytes()).prove(&linker, &engine)?,
         Plugin::aggregate("about_distinct", DISTINCT).prove(&linker, &engine)?,
-        // Without a proof.
+        // This plug-in carries no proof.
         Plugin::scalar("score", SCORE),
     ];
     let session = client(address, 4, &functions).await?;

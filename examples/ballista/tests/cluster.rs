@@ -225,7 +225,7 @@ async fn a_refusal_says_who_and_why() {
     // Other host functions.
     let without = ["a", "b"].map(|name| plugins(name, false, Terms { proofs: Proofs::Ignore, ..Terms::default() }));
     said(&refusal(&without, priced()).await, &["refuses the function `priced`", "rate"]);
-    // Limits: of the object, and of what is made of it.
+    // Limits on the size of an object, and on the memory of its plug-in.
     let small = ["a", "b"].map(|name| plugins(name, true, Terms { object_bytes: 1000, ..Terms::default() }));
     said(&refusal(&small, priced()).await, &["at most 1000"]);
     let poor = ["a", "b"].map(|name| plugins(name, true, Terms { memory: 64, ..Terms::default() }));

@@ -98,7 +98,7 @@ async fn a_filter_is_what_it_is_in_rust() {
     let nulls = rows.iter().filter(|row| row.0.is_none() || row.1.is_none()).count() as i64;
     assert!(nulls > 0);
     assert_eq!(numbers(&session, "SELECT count(*) FROM payments WHERE score(amount, hour) IS NULL").await, [nulls]);
-    // Of constants, and of a constant and a column.
+    // The arguments are constants, or a constant and a column.
     assert_eq!(numbers(&session, "SELECT score(200000, 3)").await, [900]);
     let night = rows.iter().filter(|row| row.0.is_some_and(|amount| expected(amount, 2, 100000) == 800)).count() as i64;
     assert_eq!(numbers(&session, "SELECT count(*) FROM payments WHERE score(amount, 2) = 800").await, [night]);

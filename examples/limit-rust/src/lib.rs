@@ -23,7 +23,7 @@ const ALLOW: u32 = 0;
 const REFUSE: u32 = 1;
 const LIMIT_PER_CLIENT: u64 = 3;
 
-// Requests of each client. The least recently seen make room for new ones. The names are those that the service asks for.
+// Requests of each client. The least recently seen make room for new ones. The names are given by the service.
 #[map(name = "seen")]
 static SEEN: LruHashMap<u32, u64, 4096> = LruHashMap::new();
 

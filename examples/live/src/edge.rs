@@ -4,8 +4,8 @@
 //! counts. Approach: a thread for each direction, packet sockets (`AF_PACKET`) that both write to under a lock, and
 //! counters. The packet is copied once, into a buffer with room before and behind it, so that programs may add headers.
 //!
-//! Invariant: a packet is counted once, by what became of it. One whose run ends with an error is dropped: a filter
-//! that is broken lets nothing in.
+//! Invariant: a packet is counted once, by its outcome. One whose run ends with an error is dropped: a filter that is
+//! broken lets nothing in.
 
 use anyhow::{Context as _, bail};
 use bpf_runtime::{Hook, Redirect, Xdp, XdpBuff};
@@ -169,7 +169,7 @@ pub(crate) struct Counts {
     dropped: AtomicU64,
     returned: AtomicU64,
     redirected: AtomicU64,
-    /// Redirected to what is no open interface.
+    /// Packets redirected to an interface that is not open.
     nowhere: AtomicU64,
     aborted: AtomicU64,
     /// Their run ended with an error.

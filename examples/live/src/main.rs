@@ -1,10 +1,10 @@
 //! An XDP object on a live interface, in user space.
 //!
-//! Problem: a packet filter in user space only sees copies of what the kernel goes on with. Approach: it stands in the
-//! wire. The network's side is one interface, the host's side another, neither has an address, and what arrives at the
-//! one leaves by the other only if the program says so ([`edge`]). The program is exchanged while packets pass: commands
-//! come by standard input, one a line (`load FILE`, `device MAP KEY INTERFACE`, `stats`, `quit`), and each is answered by
-//! one line.
+//! Problem: a packet filter in user space only sees copies of packets, which the kernel processes regardless. Approach:
+//! it stands in the wire. The network's side is one interface, the host's side another, neither has an address, and a
+//! packet that arrives at the one leaves by the other only if the program allows it ([`edge`]). The program is
+//! exchanged while packets pass: commands come by standard input, one a line (`load FILE`, `device MAP KEY INTERFACE`,
+//! `stats`, `quit`), and each is answered by one line.
 
 mod edge;
 

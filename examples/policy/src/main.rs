@@ -18,7 +18,7 @@ struct Question {
     role: u32,
     verb: u32,
     hour: u32,
-    /// Why not.
+    /// The reason for a refusal.
     #[bpf(writable)]
     reason: u32,
 }

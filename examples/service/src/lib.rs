@@ -73,11 +73,11 @@ const TIME: Duration = Duration::from_millis(2);
 const PLUGIN_BYTES: u64 = 16 << 20;
 const GUEST_BYTES: u64 = 1 << 20;
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Status {
-    /// It was answered.
+    /// The plug-in answered the request.
     Allowed,
     /// The plug-in does not serve it.
     Refused,
@@ -110,7 +110,7 @@ impl Status {
 /// Answer to a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// How it ended.
+    /// The outcome of the request.
     pub status: Status,
     /// The version that has answered.
     pub version: u32,
@@ -304,8 +304,8 @@ impl Service {
         }
     }
 
-    /// Puts the next version in the place of the present one, and returns its number; or finds that it does not prove
-    /// itself, and puts the present one back.
+    /// Replaces the present version by the next one, and returns the number of the version in place: if the next one
+    /// does not prove itself, the present one is restored.
     ///
     /// # Errors
     /// If it is refused; the present version goes on then.
@@ -324,7 +324,7 @@ impl Service {
         Ok(current.number)
     }
 
-    /// All hooks, those that requests come to last before the others.
+    /// All hooks: the hook that a request reaches last is named first.
     fn plan<'p>(&'p self, old: &Instance<Host>, new: &Instance<Host>) -> Result<Plan<'p>, LoadError> {
         let routes = new.prog_array::<Request<'_>>("routes")?;
         Ok(Plan::new()
@@ -335,8 +335,8 @@ impl Service {
             .replace(&self.admit, &old.program("admit")?, &new.program("admit")?))
     }
 
-    /// Tries what is refused: an object with a program that the verifier does not take, a plan whose last step cannot
-    /// be done, a limit below what is in use. Nothing has changed then.
+    /// Tries three refusals: an object with a program that the verifier refuses, a plan whose last step fails, a limit
+    /// below the memory in use. Nothing has changed then.
     ///
     /// # Errors
     /// If one of them is not refused, or for another reason than it should be.
@@ -348,7 +348,7 @@ impl Service {
         anyhow::ensure!(matches!(refused, Err(LoadError::Verifier { .. })), "a program that does not end: {refused:?}");
 
         let next = load(&self.engine, &self.linker, &self.plugin, &self.account, u32::MAX, Some(&current.instance))?;
-        // It is not attached there: the plan has three hooks ready by then.
+        // The program is not attached to this hook, which the plan finds only after it has prepared three hooks.
         let plan = self.plan(&current.instance, &next.instance)?.detach(&self.admit, &next.instance.program("home")?);
         let refused = plan.commit();
         anyhow::ensure!(matches!(refused, Err(PlanError::Hook { .. })), "a plan that cannot be: {refused:?}");

@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Parser)]
 #[command(version)]
 struct Args {
-    /// How long.
+    /// Duration of the measurement, in seconds.
     #[arg(long, default_value_t = 120)]
     seconds: u64,
     /// Threads that answer.

@@ -40,7 +40,7 @@ pub struct Report {
     pub by_status: [u64; 6],
     /// Reloads done, in the measured phase, and of those rolled back.
     pub reloads: u64,
-    /// Of these, rolled back.
+    /// Reloads that were rolled back.
     pub rolled_back: u64,
     /// Rounds of refusals, three each.
     pub refusals: u64,
@@ -64,7 +64,7 @@ pub struct Report {
     pub resident: [u64; 2],
     /// The guests' account: taken, and its limit.
     pub guests: [u64; 2],
-    /// At the end.
+    /// The engine's counters at the end.
     pub snapshot: Snapshot,
 }
 

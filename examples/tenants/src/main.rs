@@ -23,7 +23,7 @@ struct Message {
     tenant: u32,
     kind: u32,
     size: u32,
-    /// Where it is put.
+    /// The queue that the message is put into.
     #[bpf(writable)]
     queue: u32,
 }
