@@ -96,7 +96,7 @@ fn rows<const K: usize, const V: usize>(
     let kernel = Kernel::new(def, shape, elements, operations);
     contenders.extend(kernel.map(|kernel| Box::new(kernel) as Box<_>));
     fill(&contenders, shape, elements);
-    // All numbers of threads measure an operation before the next operation: those that evict come last.
+    // All numbers of threads measure an operation before the next operation; operations that evict come last.
     for &operation in operations {
         for &threads in threads {
             let times = measure(&contenders, operation, shape, elements, threads);

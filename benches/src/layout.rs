@@ -364,7 +364,8 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: our own mapping; whoever drops it calls nothing in it any more.
+        // SAFETY: this value's own mapping; the owner of the value, which is being dropped, is the only caller of
+        // functions in it.
         unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(self.mapping), self.at - self.mapping + self.len) };
     }
 }

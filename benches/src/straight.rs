@@ -1,6 +1,6 @@
 //! Programs for the load benchmarks: straight-line code of any length.
 //!
-//! The time of a load depends on the number of instructions and their mix, not on what they compute. The programs are
+//! The time of a load depends on the number of instructions and their mix, not on their results. The programs are
 //! therefore random arithmetic, moves, stack accesses and short forward branches: only instructions that every peer
 //! supports (BPF v3, no calls, no context), and no code with many paths for a verifier.
 

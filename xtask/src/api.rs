@@ -1,10 +1,9 @@
 //! The public interface of the shipped libraries, as files that a review sees change: `xtask/api/PACKAGE.txt`.
 //!
 //! Problem: whether a change breaks users is not seen in a diff of sources, where a removed method looks like any
-//! other. Approach: what is `pub` in a crate is listed from its syntax tree, and the lists are committed; `cargo xtask
-//! rules` compares them, `cargo xtask api` rewrites them. rustdoc's JSON would resolve names too, but has another
-//! format with each compiler; and for what users can reach the lint `unreachable_pub` answers: what they cannot reach
-//! is not `pub` here.
+//! other. Approach: the `pub` items of a crate are listed from its syntax tree, and the lists are committed; `cargo
+//! xtask rules` compares them, `cargo xtask api` rewrites them. rustdoc's JSON would resolve names too, but has another
+//! format with each compiler; and the lint `unreachable_pub` ensures that users can reach every `pub` item.
 //!
 //! An item is listed where it is written, with its conditions (`cfg`), and a re-export as such. So a list has all
 //! features and systems at once. An invocation of a macro that writes `pub` items is listed as it stands.
@@ -292,7 +291,7 @@ fn signature(signature: &Signature) -> String {
     tidy(signature)
 }
 
-/// Fields, each on a line of its own; of a structure those that are `pub`.
+/// Fields, each on a line of its own; of a structure only the `pub` ones.
 fn fields(fields: &Fields, of_struct: bool) -> Vec<String> {
     let mut lines = Vec::new();
     for (at, field) in fields.iter().enumerate() {
@@ -318,7 +317,7 @@ fn last_name(ty: &Type) -> String {
     }
 }
 
-/// Without documentation.
+/// Removes documentation comments from tokens.
 fn undocumented(tokens: TokenStream) -> TokenStream {
     let mut kept: Vec<TokenTree> = Vec::new();
     for tree in tokens {

@@ -38,7 +38,7 @@ pub(crate) struct Missing {
 }
 
 impl Cross {
-    /// Finds the tools; with `install`, installs those that are missing.
+    /// Finds the tools; with `install`, installs the missing ones.
     pub(crate) fn find(install: bool) -> anyhow::Result<Result<Cross, Missing>> {
         if install {
             install_missing()?;

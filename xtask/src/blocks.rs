@@ -112,8 +112,8 @@ fn plain(text: &str) -> String {
     lines.fold(String::new(), |plain, line| plain + line + "\n")
 }
 
-/// Messages of the enum `Reason` that the page does not quote. Of a message with parameters, its longest constant part
-/// is looked for.
+/// Messages of the enum `Reason` that the page does not quote. A message with parameters is searched for by its longest
+/// constant part.
 fn unexplained(source: &str, page: &str) -> anyhow::Result<Vec<String>> {
     let body = source.split_once("pub enum Reason {").context("there is no enum `Reason`")?.1;
     let body = body.split("\n}").next().unwrap_or_default();

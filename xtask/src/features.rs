@@ -15,7 +15,7 @@ use std::process::Command;
 /// Sets of features of `bpf-runtime`, each without the defaults. The default set is built by every other command.
 const SETS: [&str; 5] = ["", "derive", "jit", "debug", "serde,tracing"];
 
-/// Systems of docs/book/reference/platforms.md other than those that the tests run on.
+/// Systems of docs/book/reference/platforms.md other than the systems that the tests run on.
 const TARGETS: [&str; 3] = ["riscv64gc-unknown-linux-gnu", "aarch64-apple-darwin", "x86_64-pc-windows-gnu"];
 
 /// Roots of the shipped crates: every other shipped crate is a dependency of one of these.

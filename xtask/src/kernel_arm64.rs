@@ -183,7 +183,7 @@ struct Entry {
     contents: Vec<u8>,
 }
 
-/// Entries for these files, and before them for their folders: whoever unpacks makes none.
+/// Entries for these files, and before them for their folders, which unpacking does not make by itself.
 fn entries(files: &[Copy]) -> anyhow::Result<Vec<Entry>> {
     let name = |path: &Path| path.to_string_lossy().trim_start_matches('/').to_owned();
     // In order, a folder stands before those in it.

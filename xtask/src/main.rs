@@ -61,10 +61,10 @@ enum Command {
     Check,
     /// Sets of features, and other systems whose standard library is installed: `cargo check` of each.
     Features,
-    /// The tests of what needs no machine code, on riscv64 (qemu-user) and Windows (Wine):
+    /// The tests that need no machine code, on riscv64 (qemu-user) and Windows (Wine):
     /// docs/book/reference/platforms.md.
     Elsewhere {
-        /// Install what this needs and the machine lacks (Debian; needs root).
+        /// Install missing tools (Debian; needs root).
         #[arg(long)]
         install: bool,
     },
@@ -120,7 +120,7 @@ enum Command {
         /// Only obligations with this in their names.
         #[arg(long)]
         only: Option<String>,
-        /// Also those that take minutes.
+        /// Check slow obligations, which take minutes, too.
         #[arg(long)]
         all: bool,
         /// Seconds for one obligation.
@@ -148,7 +148,7 @@ enum Command {
     Examples,
     /// Test and run the example of a cluster, Ballista: builds it first (400 packages: some ten minutes of two cores).
     Ballista,
-    /// Rehearse publishing: pack every shipped crate, and build each from what was packed. Nothing is uploaded.
+    /// Rehearse publishing: pack every shipped crate, and build each from its package. Nothing is uploaded.
     Publish,
     /// Rewrite examples/packets.pcap, the capture the README's command filters.
     Capture,

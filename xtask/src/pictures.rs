@@ -1,4 +1,5 @@
-//! `cargo xtask pictures`: the pictures of the documents, docs/book/images, but for those that a bench draws by itself.
+//! `cargo xtask pictures`: the pictures of the documents, docs/book/images, except pictures that a bench draws by
+//! itself.
 //!
 //! A picture that is made by hand is right once. These are made from few lines of data, and the plots from the tables
 //! of figures in the document they stand in; `cargo xtask rules` fails when a committed one is not what this makes.
@@ -8,7 +9,7 @@ use anyhow::Context;
 use std::fmt::{Display, Write};
 use std::fs;
 
-/// Where pictures lie.
+/// The folder of the pictures.
 const IMAGES: &str = "docs/book/images";
 
 /// Rewrites the pictures.
@@ -304,7 +305,7 @@ fn section<'d>(document: &'d str, heading: &str) -> anyhow::Result<&'d str> {
     Ok(rest.split("\n## ").next().unwrap_or(rest))
 }
 
-/// A colour for each contender, told apart by those who see few colours too.
+/// A colour for each contender, distinguishable with colour-blindness, too.
 const CONTENDERS: [&str; 7] = ["#e69f00", "#0072b2", "#56b4e9", "#009e73", "#999999", "#cc79a7", "#d55e00"];
 
 /// Where `value` is on a logarithmic scale of `length` pixels.

@@ -2,8 +2,8 @@
 //!
 //! crates.io refuses a crate whose dependencies are not there, tests included as soon as they state a version; and a
 //! crate without description, keywords or licence texts is refused by its readers. The rehearsal packs every shipped
-//! crate, and builds each from what was packed, against the others as packed. It needs the registry's index, so it is
-//! a command of its own; the rule only reads manifests.
+//! crate, and builds each from its package, against the others as packed. It needs the registry's index, so it is a
+//! command of its own; the rule only reads manifests.
 
 use crate::shell;
 use anyhow::{Context, bail};

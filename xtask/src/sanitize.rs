@@ -1,5 +1,4 @@
-//! `cargo xtask sanitize`: the tests of what is shared between threads, under AddressSanitizer and under
-//! ThreadSanitizer.
+//! `cargo xtask sanitize`: the tests of state that threads share, under AddressSanitizer and under ThreadSanitizer.
 //!
 //! The standard library is built with the sanitizer too (`-Zbuild-std`): ThreadSanitizer sees only synchronisation that
 //! it has instrumented. Emitted code it cannot see at all; what follows from that, and each suppression, is in
@@ -11,7 +10,7 @@ use clap::ValueEnum;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Sanitizer {
-    /// AddressSanitizer: accesses outside of objects, and to what was freed; with leaks.
+    /// AddressSanitizer: accesses outside of objects and to freed memory, and leaks.
     Address,
     /// ThreadSanitizer: data races.
     Thread,

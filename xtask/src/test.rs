@@ -222,7 +222,7 @@ fn tally(command: &mut Command, mut output: impl Write, errors: impl Write + Sen
     tally.passed = tally.passed.saturating_sub(skips.skipped);
     let status = child.wait()?;
     if !status.success() && tally.failed == 0 {
-        // It did not compile, or a test binary died before its summary.
+        // The tests did not compile, or a test binary died before its summary.
         tally.failed = 1;
     }
     Ok(tally)

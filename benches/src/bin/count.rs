@@ -14,8 +14,8 @@
 //! -O2 for that architecture, vectors included. Needs clang-19, qemu-user, and for arm64 `aarch64-linux-gnu-gcc`
 //! (`cargo xtask test --install`).
 //!
-//! It fails if a result is not the native one. It names programs that execute more instructions at `speed` than at
-//! `none`: a selection, for example, executes both sides of a branch that might be mispredicted.
+//! The command fails if a result is not the native one. It names programs that execute more instructions at `speed`
+//! than at `none`: a selection, for example, executes both sides of a branch that might be mispredicted.
 
 use bpf_analysis::Facts;
 use bpf_benches::{

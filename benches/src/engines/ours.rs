@@ -16,7 +16,7 @@ pub(super) struct Ours {
     trust: Trust,
 }
 
-/// How programs are loaded.
+/// How a program is loaded: with the verifier, without it, or for the interpreter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trust {
     Verified,

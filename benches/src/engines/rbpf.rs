@@ -1,6 +1,6 @@
 //! rbpf: its JIT, without a verifier of types, with `EbpfVmRaw` (r1 = memory).
 //!
-//! It does not pass the length, so one instruction before the program sets r2. The virtual machine borrows the
+//! rbpf does not pass the length, so one instruction before the program sets r2. The virtual machine borrows the
 //! program, so the bytes are leaked: one process loads a handful of programs.
 
 use crate::engine::{Engine, Loaded};
@@ -31,7 +31,7 @@ impl Engine for Rbpf {
 
     fn load_and_unload(&self, code: &[u8]) -> Result<(), String> {
         let mut vm = rbpf::EbpfVmRaw::new(Some(code)).map_err(|e| e.to_string())?;
-        // It panics if the code does not fit the memory that it has reserved.
+        // The compiler panics if the code does not fit the memory that it has reserved.
         let compiled = catch_unwind(AssertUnwindSafe(|| vm.jit_compile()));
         compiled.map_err(|_| "panics")?.map_err(|e| e.to_string())
     }

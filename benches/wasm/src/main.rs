@@ -268,7 +268,7 @@ impl WasmPlugin {
     }
 }
 
-/// That all do the same.
+/// Checks that all contenders compute the same.
 fn check(ours: &Ours, wasm: &Wasm) -> Result<()> {
     ensure!(Record::c_struct() == include_str!("../job.h"), "job.h is not what the host has");
     let (mut rust, mut host_of_rust) = (InRust { counts: Box::new([0; 256]) }, Host::default());
