@@ -2,8 +2,8 @@
 /*
  * A small stateless packet filter, shared by filter.c (raw bytes) and xdp_filter.c (XDP).
  *
- * It parses Ethernet, up to two VLAN tags, IPv4 or IPv6, and the ports of TCP and UDP, drops what is malformed, what
- * is a later fragment, and what is addressed to a blocked port, and counts verdicts by protocol. Every access is
+ * The filter parses Ethernet, up to two VLAN tags, IPv4 or IPv6, and the ports of TCP and UDP, drops malformed packets,
+ * later fragments, and packets to a blocked port, and counts verdicts by protocol. Every access is
  * preceded by a comparison with data_end in the form the kernel's verifier understands, so the same code runs
  * under the kernel, under our verifier, and on the checking interpreter.
  */
@@ -73,7 +73,7 @@ struct counters {
 	__u64 bytes;
 };
 
-/* Key: the IP protocol, or the EtherType of what is not IP (always >= 0x600), or MALFORMED. */
+/* Key: the IP protocol, or the EtherType of other packets (always >= 0x600), or MALFORMED. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 64);
@@ -159,7 +159,7 @@ static __always_inline void count(__u32 protocol, enum verdict verdict, __u64 by
 	if (!seen) {
 		struct counters zero = {};
 
-		/* Two first packets may race: whoever comes second finds the element there. */
+		/* Two first packets may race: the second update finds the element there. */
 		bpf_map_update_elem(&verdicts, &protocol, &zero, BPF_NOEXIST);
 		seen = bpf_map_lookup_elem(&verdicts, &protocol);
 		if (!seen)

@@ -150,7 +150,7 @@ int flow_vlan(struct __sk_buff *skb)
 SEC("flow_dissector")
 int flow_mpls(struct __sk_buff *skb)
 {
-	/* A label, and the first byte of what follows: only that says what it is. */
+	/* A label, and the first byte behind it, which alone tells the next protocol. */
 	const __u8 *label;
 
 	if (!HEADER(skb, label, 5))

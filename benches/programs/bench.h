@@ -3,7 +3,7 @@
  * Shared by the speed programs. Each is one C function over (memory, length) that is built twice: for BPF v3 (what
  * every peer knows), and natively as the yardstick.
  *
- * They keep to what every engine takes: no maps, no helpers, no global data; subprograms in the same section as
+ * The programs use only features that every engine has: no maps, no helpers, no global data; subprograms in the same section as
  * the entry and after it, so that the section's bytes are the whole, linked program. Loops are bounded by `length`, which
  * is a constant where the kernel's verifier looks (the bench puts `r1 = memory; r2 = length` in front). Results have
  * 32 bits, as the kernel's test run reports no more.

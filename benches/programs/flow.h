@@ -3,7 +3,7 @@
  * A flow dissector over tail calls: one small parser a protocol, a prog array that is indexed by protocol, and the state
  * of the dissection in front of the packet. The one source that all tail-call benches use.
  *
- * It is built for two contexts. Raw (flow.c): r1 points to `struct flow`, the packet follows. XDP (flow_xdp.c), so
+ * The dissector is built for two contexts. Raw (flow.c): r1 points to `struct flow`, the packet follows. XDP (flow_xdp.c), so
  * that the kernel runs it as a peer: `struct flow` is the packet's metadata area. FLOW_PARSER hides the difference;
  * the parsers themselves are the same lines.
  */

@@ -13,7 +13,7 @@
 /* Thousandths. */
 extern __u64 rate(__u64 hour) __ksym;
 
-/* Thousandths too; set by whoever sends the function. */
+/* Thousandths too; set by the sender of the function. */
 const volatile __u64 fee = 0;
 
 SEC("rows/priced")

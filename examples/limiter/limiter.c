@@ -3,7 +3,7 @@
  * Rate limits by client, and networks that have none.
  * mcpu: v3 (rebuild with `cargo xtask objects`)
  *
- * A client's state is one number, the time at which it will have paid for what it has had (the generic cell rate
+ * A client's state is one number, the time at which its requests so far will be paid for (the generic cell rate
  * algorithm): so one compare-and-swap keeps the limit exact while any number of threads serve the same client.
  */
 #include <linux/bpf.h>

@@ -8,7 +8,7 @@
 #include <bpf/bpf_helpers.h>
 #include "service.h"
 
-/* Of each version its own: what the service tells it. */
+/* The settings that the service gives to each version. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

@@ -99,7 +99,7 @@ fn additions(text: &str, tests: &Tests) -> Vec<String> {
     let section = text.split("\n## ").find(|section| section.starts_with("To add")).unwrap_or_default();
     let mut broken = Vec::new();
     if section.lines().filter(|line| line.starts_with('|')).count() < 3 {
-        broken.push("ARCHITECTURE.md: nothing is said of what there is to touch \"To add ...\"".to_owned());
+        broken.push("ARCHITECTURE.md: no row says what to touch \"To add ...\"".to_owned());
     }
     for quoted in section.split('`').skip(1).step_by(2) {
         // Where a path leads is looked at with all other paths.

@@ -631,7 +631,7 @@ mod tests {
         let imp = "unsafe impl<T> Send for S<T> {}";
         assert_eq!(broken(imp), 1);
         assert_eq!(broken(&format!("// SAFETY: as before.\n{imp}")), 1);
-        assert_eq!(broken(&format!("// SAFETY: whoever has it\n// owns what it points to.\n{imp}")), 0);
+        assert_eq!(broken(&format!("// SAFETY: the value\n// owns the memory that it points to.\n{imp}")), 0);
         assert_eq!(broken("impl Send for S {}"), 0);
     }
 

@@ -6,7 +6,8 @@
 //!
 //! Invariants: no memory, address or host is touched, so this crate works on any host; an op is correct wherever the
 //! allocation put its operands, even if some share a register; code uses flags that an earlier op has set only through
-//! [`Emitter`]'s `told`; no immediate reaches dynasm unchecked. docs/book/reference/abi.md describes the machine ABI.
+//! the field `told` of [`Emitter`]; no immediate reaches dynasm unchecked. docs/book/reference/abi.md describes the
+//! machine ABI.
 #![cfg(any(target_arch = "aarch64", feature = "any-host"))]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]

@@ -7,8 +7,8 @@
 //!
 //! Invariants: no memory, address or host is touched, so this crate works on any host; an op is correct wherever the
 //! allocation put its operands, even if some share a register; code uses flags that an earlier op has set only through
-//! [`Emitter`]'s `flags` and `selected`, which the begin of a block clears. docs/book/reference/abi.md describes the
-//! machine ABI.
+//! the fields `flags` and `selected` of [`Emitter`], which the begin of a block clears. docs/book/reference/abi.md
+//! describes the machine ABI.
 #![cfg(any(target_arch = "x86_64", feature = "any-host"))]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]

@@ -41,9 +41,9 @@ pub struct Switch {
 pub enum Others {
     /// There are no such values, so the jump needs no comparison.
     None,
-    /// They all go to this block.
+    /// All such values go to this block.
     To(BlockId),
-    /// They go to several blocks, between which the tree decides.
+    /// Such values go to several blocks, between which the tree decides.
     Tree,
 }
 

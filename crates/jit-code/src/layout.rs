@@ -146,7 +146,7 @@ impl<B: Branch> Default for Layout<B> {
 }
 
 /// Converts a position in code, or a number of labels or branches, of which there are fewer than bytes.
-#[expect(clippy::cast_possible_truncation, reason = "whoever emits code bounds its length; and debug builds check it")]
+#[expect(clippy::cast_possible_truncation, reason = "emitters bound the length of code, and debug builds check it")]
 fn small(len: usize) -> u32 {
     debug_assert!(len <= u32::MAX as usize);
     len as u32

@@ -32,7 +32,7 @@ pub fn confined(target: &mut dyn Target) {
     check(bench, "confine", &[0, 1, 2, 3], &pairs, &|b, r| {
         b.op(Op::Confine { a: r.x, limit: Val::Reg(r.y), dst: r.dst, yes: r.z, no: r.x });
     });
-    check(bench, "confine to what is compared", &[2, 3], &pairs, &|b, r| {
+    check(bench, "confine to the compared register", &[2, 3], &pairs, &|b, r| {
         b.op(Op::Confine { a: r.x, limit: Val::Reg(r.y), dst: r.dst, yes: r.x, no: r.z });
     });
     for limit in constants() {

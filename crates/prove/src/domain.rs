@@ -382,7 +382,9 @@ fn masks(all: &mut Vec<Obligation>) {
         let x = any();
         for low in 1..15 {
             let (by, ones) = (U::of(low), U::of((1 << low) - 1));
-            claim("a multiple of what a shift leaves, and they", || (x | ones) == ((x >> by) << by).wrapping_add(ones));
+            claim("the shifted number, shifted back, and the set bits", || {
+                (x | ones) == ((x >> by) << by).wrapping_add(ones)
+            });
         }
     }));
     all.push(proof("pairs of bits that are counted", || {

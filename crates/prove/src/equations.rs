@@ -76,7 +76,7 @@ fn products(all: &mut Vec<Obligation>) {
             claim("it does", || a.by(b) <= Z::from(i64::MAX));
         }
     }));
-    all.push(proof("a product of what is at a distance from its name", || {
+    all.push(proof("a product of numbers at a distance from their names", || {
         let (a, b) = (named(), named());
         let (x, y) = (between(1, i16::MAX.into()), between(1, i16::MAX.into()));
         let apart = between(i32::MIN.into(), i32::MAX.into());

@@ -421,7 +421,7 @@ mod tests {
         let full = |needed, left, limit, whose| MemoryFull { needed, left, limit, whose };
         assert_eq!(one.reserve(11).unwrap_err(), full(11, 10, 60, Whose::Account));
         assert_eq!(two.reserve(51).unwrap_err(), full(51, 50, 100, Whose::Engine));
-        assert_eq!((one.used(), two.used(), memory.used()), (50, 0, 50), "nothing of what was refused");
+        assert_eq!((one.used(), two.used(), memory.used()), (50, 0, 50), "refused reservations take nothing");
         map.grow(5).unwrap();
         assert_eq!(map.grow(6), Err(full(6, 5, 60, Whose::Account)));
         let label = Label { instance: Some(&Arc::from("tenant")), name: "p" };

@@ -62,7 +62,7 @@ fn load(
 
 fn main() -> ExitCode {
     let Some(path) = env::args().nth(1) else {
-        // For authors of plug-ins.
+        // The header for authors of plug-ins.
         print!("{}", Request::c_struct());
         return ExitCode::SUCCESS;
     };
@@ -146,7 +146,7 @@ fn refusal(linker: &Linker<Service>) -> Result<String, Box<dyn Error>> {
 
 #[cfg(test)]
 mod tests {
-    //! docs/book/tutorials/c-plugin.md: whoever copies its blocks has what runs here.
+    //! docs/book/tutorials/c-plugin.md: its blocks are parts of this file, and run here.
 
     use super::*;
 

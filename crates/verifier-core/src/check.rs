@@ -246,7 +246,7 @@ impl<'a> Checker<'a> {
     fn split(&mut self, state: &mut State, form: &Form) -> Res<()> {
         let over = form.is_over(state.known.names().len());
         let (true, Some(negative)) = (over, form.times(-1).and_then(|f| f.shifted(-1))) else {
-            return Err(Why::Certificate("a split by what there is not"));
+            return Err(Why::Certificate("a split by a form over unknown names"));
         };
         let mut other = self.copy(state)?;
         match (state.known.learn(form.clone()), other.known.learn(negative)) {
@@ -262,7 +262,7 @@ impl<'a> Checker<'a> {
     /// cells.
     fn name_residue(&mut self, state: &mut State, form: &Form, signed: bool) -> Res<()> {
         if !form.is_over(state.known.names().len()) || form.residue(64) != *form {
-            return Err(Why::Certificate("a name for what there is not"));
+            return Err(Why::Certificate("a name for a form over unknown names, or that is no residue"));
         }
         self.pay(state)?;
         let name = self.fresh_residue(state, form, 64, signed)?;

@@ -74,7 +74,7 @@ pub enum Why {
         /// The requirement.
         expected: &'static str,
     },
-    /// The program returns a number outside of what its context allows.
+    /// The program returns a number that its context does not allow.
     #[error("the program may return what its context does not allow")]
     Return,
     /// A record is used that is not held, for example after it was submitted.

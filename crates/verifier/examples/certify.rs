@@ -1,5 +1,4 @@
-//! Counts the programs, among those that the verifier accepts, for which a certificate is found that the trusted core
-//! accepts.
+//! Counts the accepted programs for which a certificate is found that the trusted core accepts.
 //!
 //! `cargo run --release -p bpf-verifier --example certify [-- OBJECT ...]`. Without objects it takes the objects of
 //! `tests/loops`, with `-- samples` the sample objects. Environment variables: `ONLY` selects a program by name, `FUEL`

@@ -451,7 +451,9 @@ impl Reason {
             Reason::Time(_) => {
                 "verify it again on a machine with less load, raise `Limits::time`, or leave it at `None`: `Limits::fuel` bounds the work"
             }
-            Reason::OutOfMemory => "verify it where more memory is free, or lower `Limits::memory` to what there is",
+            Reason::OutOfMemory => {
+                "verify it where more memory is free, or lower `Limits::memory` to the memory that there is"
+            }
             Reason::Steps(_) | Reason::States(_) | Reason::Memory(_) | Reason::Fuel(_) => {
                 "bound loops by small constants, use bpf_loop for long ones, split the program, or raise the limit (`Config::limits`)"
             }

@@ -65,7 +65,10 @@ pub(crate) fn mov_cost(value: u64) -> usize {
 }
 
 /// Appends `d = value`.
-#[expect(clippy::cast_possible_truncation, reason = "dynasm's, of what it has compared")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "dynasm truncates immediates that it has compared with their range"
+)]
 pub(crate) fn mov_imm(code: &mut Vec<u8>, d: Gpr, value: u64) {
     match Constant::of(value).0 {
         Constant::Zeros => {

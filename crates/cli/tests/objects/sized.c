@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Maps whose sizes are for whoever loads them to set, as services do that know how many devices or CPUs there are.
+ * Maps whose sizes the loader sets, as a service does that knows the number of devices or CPUs.
  * mcpu: v3 (rebuild with `cargo xtask objects`)
  */
 #include <linux/bpf.h>

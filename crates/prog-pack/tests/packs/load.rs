@@ -248,7 +248,7 @@ fn large_programs_have_packs_of_their_own_and_empty_packs_go_beyond_the_limit() 
     assert_eq!(packs.stats().bytes, 6 << 20, "whole huge pages");
     drop(large);
     packs.drain().unwrap();
-    assert_eq!(packs.stats().bytes, 0, "larger than what is kept");
+    assert_eq!(packs.stats().bytes, 0, "larger than the packs that are kept");
 
     let small: Vec<_> = (0..9).map(|i| load(&packs, i, 600 << 10)).collect();
     assert_eq!(packs.stats().packs, 9);

@@ -116,7 +116,7 @@ impl Window {
         let mut window = Window { data: none, data_end: none, data_meta: none, start: range.start, end: range.end };
         let data = range.start.wrapping_add(at);
         let placed = window.place(data, data, data.wrapping_add(len));
-        debug_assert!(placed, "cut to what is allowed");
+        debug_assert!(placed, "cut to the allowed length");
         window
     }
 

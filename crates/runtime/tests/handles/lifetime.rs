@@ -210,7 +210,7 @@ fn an_interruption_reaches_runs_that_begin_inside_an_interrupted_one() {
             let linker = Linker::<()>::new(&engine);
             let insns = assemble("r1 = 9\na: r1 -= 1\nif r1 != 0 goto a\nr0 = 3\nexit").unwrap();
             let fine: Program<Raw, ()> = linker.loader().insns("fine", insns).unwrap();
-            assert_eq!(fine.run(&mut (), &mut []).unwrap(), 3, "{mode:?}: an interruption is for what was going on");
+            assert_eq!(fine.run(&mut (), &mut []).unwrap(), 3, "{mode:?}: an interruption stops only runs in progress");
         }
     }
 }

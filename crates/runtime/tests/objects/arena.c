@@ -1,4 +1,4 @@
-// An arena: a hash table, a list and an allocator in it, in the shape of what programs keep there.
+// An arena: a hash table, a list and an allocator in it, in the shapes that programs keep there.
 //
 // mcpu: v4
 //
@@ -171,7 +171,7 @@ int pages(void *ctx) {
     sum += i;
     if (bpf_arena_alloc_pages(&arena, 0, 1, -1, 0))
         sum += 1000;
-    // They lie behind each other: two are freed, and given out again as one piece.
+    // The pages are consecutive: two are freed, and allocated again as one piece.
     if (!last || !first)
         return 1;
     bpf_arena_free_pages(&arena, first, 2);

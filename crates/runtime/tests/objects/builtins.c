@@ -120,7 +120,7 @@ int compares(struct xdp_md *ctx)
 	return order < 0 ? 1 : order > 0 ? 2 : 0;
 }
 
-/* By the stack. */
+/* The memory is on the stack. */
 PROGRAM
 int stacks(struct xdp_md *ctx)
 {
@@ -133,7 +133,7 @@ int stacks(struct xdp_md *ctx)
 	return buffer[ask->from & 63];
 }
 
-/* Of stack that was not written, which is zeros then. */
+/* Reads stack that was not written, which is zeroed then. */
 PROGRAM
 int never_written(struct xdp_md *ctx)
 {
@@ -146,7 +146,7 @@ int never_written(struct xdp_md *ctx)
 	return 0;
 }
 
-/* With a lock held. */
+/* Calls while a lock is held. */
 PROGRAM
 int locks(struct xdp_md *ctx)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Functions called by name, on what is in the packet: two texts of 32 bytes, or words, behind the request.
+ * Functions called by name, on the packet's content: two texts of 32 bytes, or words, behind the request.
  * mcpu: v4 (rebuild with `cargo xtask objects`)
  */
 #include <linux/bpf.h>
@@ -97,7 +97,7 @@ int strings(struct xdp_md *ctx)
 	return 1001;
 }
 
-/* Of up to four words: the bits that are set, as one number. */
+/* Iterates over the bits that are set in up to four words, and adds them up to one number. */
 SEC("xdp")
 int bits(struct xdp_md *ctx)
 {

@@ -10,7 +10,7 @@
 
 #define RELOCATED __attribute__((preserve_access_index))
 
-// Before `id` came first.
+// The layout before `id` came first.
 struct question___old {
 	__u32 method;
 	__u32 verdict;

@@ -114,7 +114,7 @@ int turn(struct xdp_md *ctx)
 	item = (void *)node - __builtin_offsetof(struct item, node);
 	refused = item->value != key;
 	bpf_obj_drop(item);
-	/* It may be another element's by now: a key of the same map, at least. */
+	/* The item may belong to another element by now: its key is one of the same map, at least. */
 	return refused ? 4 : 0;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Lengths of 0, with pointers that lead to no byte: null, behind a value, before it, to what may not be written. Each
+ * Lengths of 0, with pointers that lead to no byte: null, behind a value, before it, to read-only memory. Each
  * returns 7.
  * mcpu: v3 (rebuild with `cargo xtask objects`)
  */

@@ -100,7 +100,7 @@ static __always_inline int look(struct shelf *shelf)
 	return (plain->value + plain->looks) & 255;
 }
 
-/* Another owner of what is loaded, who has it when it is stashed no more. */
+/* Takes another reference to the loaded object, which keeps it when it is stashed no more. */
 static __always_inline int share(struct shelf *shelf)
 {
 	struct counted *seen = shelf->counted, *mine, *old;

@@ -103,7 +103,7 @@ static __always_inline int put(struct shelf *shelf, __u32 cpus)
 	old = bpf_kptr_xchg(&shelf->counter, counter);
 	if (old)
 		bpf_percpu_obj_drop(old);
-	/* It is looked at where it is now, by the same name. */
+	/* The counter is read through the stash by the same variable. */
 	clear(counter, cpus);
 	largest = bpf_percpu_obj_new(struct largest);
 	if (!largest)

@@ -275,7 +275,7 @@ int trusts_the_first(void *ctx __attribute__((unused)))
 	return counter ? ((struct counter *)bpf_per_cpu_ptr(counter, 0))->sum : 0;
 }
 
-/* An object that was taken out and dropped stays to the end of the run for those that loaded it before. */
+/* An object that was taken out and dropped stays to the end of the runs that have loaded it before. */
 SEC("?kprobe/looks_later")
 int looks_later(void *ctx __attribute__((unused)))
 {

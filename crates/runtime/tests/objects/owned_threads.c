@@ -245,7 +245,7 @@ static __always_inline int renew(struct place *place)
 	return 0;
 }
 
-/* 1: new ones, for those that are stashed; 2: a crate goes into the list of crates, of which its stash knows still at
+/* 1: new objects replace the stashed ones; 2: a crate goes into the list of crates, of which its stash knows still at
  * times; 3: the first of that list comes into a place; 4: an element is deleted and made anew. */
 SEC("xdp")
 int changes(struct xdp_md *ctx)
@@ -435,7 +435,7 @@ static int later(void *map __attribute__((unused)), int *key, void *value)
 	return 0;
 }
 
-/* Asks for what is to be done to a bin later. */
+/* Starts a timer that changes a bin later. */
 SEC("xdp")
 int starts(struct xdp_md *ctx)
 {

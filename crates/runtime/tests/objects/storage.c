@@ -74,7 +74,7 @@ int steps(struct __sk_buff *skb)
 		return 8;
 	if (bpf_sk_storage_delete(&flows, sk))
 		return 9;
-	/* It is nobody else's before the run has ended. */
+	/* The memory is not reused before the run has ended. */
 	b = bpf_sk_storage_get(&flows, sk, &first, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!b || b->packets != 100)
 		return 10;

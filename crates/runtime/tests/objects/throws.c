@@ -1,5 +1,5 @@
 // mcpu: v3
-// Exceptions: thrown at each depth, by global and static functions, by what a function tail calls; and handled.
+// Exceptions: thrown at each depth, by global and static functions, by the target of a tail call; and handled.
 // A packet is where to throw, and what.
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>

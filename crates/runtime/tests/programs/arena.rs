@@ -352,7 +352,7 @@ fn what_is_no_arenas_business_is_refused() {
     let engine = ways::engine(Way::Verified, |config| config.memory_limit = 100 * 4096);
     let error = ways::try_instance(&engine, Way::Verified, &object()).unwrap_err();
     assert!(error.to_string().contains("arena"), "{error}");
-    assert_eq!(engine.domain().memory().used(), 0, "nothing is left of what was refused");
+    assert_eq!(engine.domain().memory().used(), 0, "the refused load leaves nothing");
 }
 
 /// Threads that allocate, fill, check and free pages at once never have one another's; and the map goes while they run.

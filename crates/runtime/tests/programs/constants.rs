@@ -65,7 +65,7 @@ fn constants_stay_what_they_are() {
     let constants = instance.maps().find(|map| map.name().ends_with(".rodata")).unwrap().clone();
     assert!(constants.is_constant());
     let value = vec![0; constants.host_value_size()];
-    assert!(constants.update(&[0; 4], &value, 0).is_err(), "the host writes to what programs rely on");
+    assert!(constants.update(&[0; 4], &value, 0).is_err(), "the host writes to constants that programs rely on");
     // Handed on to another load, they are still constant there.
     let object = object(0, 1);
     let maps = MapSet::for_object(&engine, &object).unwrap().reuse(constants.name(), &constants).unwrap();

@@ -1,8 +1,8 @@
 //! Statements in which a value is bounded indirectly: by a comparison of another number that it is tied to, by a shift
 //! there and back, by a difference of two pointers, or through a slot far down.
 //!
-//! Whether two paths may be merged before the use depends on what the use needs of each of these, so between them lie
-//! joins whose ways agree in every number, and differ in what ties the numbers.
+//! Whether two paths may be merged before the use depends on how the use needs each of these. Between them therefore
+//! lie joins whose paths agree in every number, and differ in the facts that tie the numbers.
 
 use super::emit::{Builder, SIZES, slot};
 use super::statements::Place;

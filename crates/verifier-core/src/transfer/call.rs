@@ -121,7 +121,7 @@ impl<'a> Checker<'a> {
             Effect::TailCall => {
                 self.notes.tail_call(state.frames.len())?;
                 if !matches!(call.map, Some((Base::Map(_), _))) {
-                    return Err(Why::Unsupported("tail calls through what maps of maps hold"));
+                    return Err(Why::Unsupported("tail calls through inner maps"));
                 }
                 if state.owed().next().is_some() {
                     return Err(Why::Held);
@@ -242,7 +242,7 @@ impl<'a> Checker<'a> {
             ArgKind::Size { zero, .. } => {
                 let before = index.checked_sub(1).and_then(|i| Some((i, *proto.args.get(i)?, *Reg::ARGS.get(i)?)));
                 let Some((before, ArgKind::Mem(mem), base)) = before else {
-                    return Err(Why::Unsupported("a length of what is no memory"));
+                    return Err(Why::Unsupported("a length without memory before it"));
                 };
                 let size = self.length(state, arg, &value)?;
                 if !zero && !size.shifted(-1).is_some_and(|f| state.known.is_not_negative(&f)) {

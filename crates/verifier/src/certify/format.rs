@@ -280,7 +280,7 @@ impl<'a> Reader<'a> {
 
     fn counted(&self, count: usize) -> Res<usize> {
         if count > self.bytes.len() - self.at {
-            return Err(self.wrong("a list longer than what is left"));
+            return Err(self.wrong("a list longer than the rest of the bytes"));
         }
         Ok(count)
     }

@@ -167,10 +167,10 @@ enum Var {
 /// The simplex tableau. For each name `x` it has an equation `low_x - high_x + sum m_i * row_i[x] = claim[x]`.
 struct Tableau {
     rows: Vec<u32>,
-    /// By name, the bounds.
+    /// The bounds of each name.
     bounds: Vec<(i128, i128)>,
-    /// By equation: coefficients of the multipliers, then those of `low` by name (of `high` they are the negated ones),
-    /// then the right side. The last line has the reduced costs, and on the right the negated least value.
+    /// For each equation: coefficients of the multipliers, then those of `low` by name (of `high` they are the negated
+    /// ones), then the right side. The last line has the reduced costs, and on the right the negated least value.
     lines: Vec<Vec<i128>>,
     basis: Vec<Var>,
     denominator: i128,

@@ -331,7 +331,7 @@ impl<'a> Walk<'a> {
             }
             Ret::HostOrNull(class) => or_null(self, Ty::Host { class }),
             Ret::Host(class) => Value::pointer(Ty::Host { class }),
-            Ret::Never | Ret::Thrown => return refuse(Reason::Internal("a result of what does not return")),
+            Ret::Never | Ret::Thrown => return refuse(Reason::Internal("a result of a function that does not return")),
             Ret::ElementOrNull(size) => {
                 let (owner, writable) = (call.local.map_or(0, |local| local.owner), planted!(ElementWritable));
                 Value { owner, ..Value::pointer(Ty::Mem { size, writable, from: Origin::Element }) }

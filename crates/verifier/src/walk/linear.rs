@@ -527,7 +527,7 @@ impl State {
             id => named.iter().find(|(of, _)| *of == id).map_or((None, None), |(_, range)| *range),
         }));
         if !named.is_empty() {
-            debug_assert!(!pointers, "of what is asked together, pointers say nothing");
+            debug_assert!(!pointers, "questions that are asked together do not depend on pointers");
             return;
         }
         fuel::charge(FACT * self.size());

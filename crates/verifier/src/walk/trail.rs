@@ -57,10 +57,10 @@
 //!
 //! Invariants: the open kept states are the ancestors of the path, oldest first, and the trail reaches back to the
 //! oldest. Bytes beyond the first 512 of a frame are always live and exact; so are values that are written there, and
-//! values that are compared while they are tied to them. The effect of a step depends only on what a kept state holds.
-//! A path that ends because an open state covers it continues as that state does, in ways that are not known yet, so it
-//! demands everything. If that state is a round of a bounded construct, its paths are known when all of them have
-//! ended; then the round itself, and what comes before it, demand only the places that were read since
+//! values that are compared while they are tied to them. The effect of a step depends only on the content of kept
+//! states. A path that ends because an open state covers it continues as that state does, in ways that are not known
+//! yet, so it demands everything. If that state is a round of a bounded construct, its paths are known when all of them
+//! have ended; then the round itself, and what comes before it, demand only the places that were read since
 //! ([`RoundReads`]). The states inside the round keep the demand of everything, since they were used before that was
 //! known.
 

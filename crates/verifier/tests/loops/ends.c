@@ -53,7 +53,7 @@ SEC("raw/wildcards") u64 wildcards(const u8 *p, u64 len) {
 	return pattern == 16;
 }
 
-// The upper end may be -1. Where all comparisons are of 64 bits (`-mcpu=v2`), they are of other numbers than what is added.
+// The upper end may be -1. Where all comparisons have 64 bits (`-mcpu=v2`), the compared numbers differ from the added ones.
 #if __BPF_CPU_VERSION__ >= 3
 SEC("raw/bsearch_int") u64 bsearch_int(const u8 *p, u64 len) {
 	const u32 *a = (const u32 *)p;

@@ -1,6 +1,6 @@
 // mcpu: v3 v2 v4
 //
-// Loops as one writes C, bounded by what a place is compared with, by a constant table, an end that was moved, or how far two pointers are apart.
+// Loops as one writes C, bounded by a comparison of a place, by a constant table, by an end that was moved, or by the distance of two pointers.
 #include <linux/types.h>
 
 #define SEC(name) __attribute__((section(name), used, no_builtin))

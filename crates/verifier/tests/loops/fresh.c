@@ -88,7 +88,7 @@ SEC("raw/comb") u64 comb(u8 *m, u64 len) {
   return swaps;
 }
 
-/* Aho and Corasick's automaton for "abc", "bc" and "aa", with what each state says and a message in the same map */
+/* Aho and Corasick's automaton for "abc", "bc" and "aa", with an output for each state and the messages in the same map */
 static const u8 ac_next[6][4] = {{1,0,3,0},{1,2,3,0},{4,0,3,0},{1,5,3,0},{1,2,3,5},{4,5,3,0}};
 static const u8 ac_out[6] = {0,0,1,0,2,3};
 static const char reasons[4][8] = {"none", "first", "second", "both"};

@@ -1,6 +1,6 @@
 // mcpu: v3 v2 v4
 //
-// Searches that move a base and keep a part of what is left, and a reader of text by pointers.
+// Searches that move a base and keep a part of the rest, and a reader of text by pointers.
 #include <linux/types.h>
 #define SEC(name) __attribute__((section(name), used, no_builtin))
 typedef __u8 u8; typedef __u32 u32; typedef __u64 u64;
@@ -26,7 +26,7 @@ SEC("raw/lower_index") u64 lower_index(u8 *m, u64 len) {
   return base;
 }
 
-/* without a branch on what is compared */
+/* a search without a branch on the compared element */
 SEC("raw/branchless") u64 branchless(u8 *m, u64 len) {
   const u32 *base = (void *)m; u64 n = len / 4; if (!n) return 0;
   while (n > 1) { u64 half = n / 2; base += base[half - 1] < 1000 ? half : 0; n -= half; }

@@ -1,6 +1,6 @@
 // mcpu: v3 v4
 //
-// LZ4's blocks: copies whose lengths are bounded by what is left on both sides. Only guesses that assume nothing of accesses are enough.
+// LZ4's blocks: copies whose lengths are bounded by the rest on both sides. Only candidates that assume nothing of accesses suffice.
 #include <linux/types.h>
 
 #define SEC(name) __attribute__((section(name), used, no_builtin))

@@ -99,7 +99,7 @@ SEC("raw/crc_table") u64 crc_table(const u8 *p, u64 len) {
 	return ~c;
 }
 
-// Selection sort of what the buffer begins with.
+// Selection sort of the first bytes of the buffer.
 SEC("raw/selection") u64 selection(u8 *p, u64 len) {
 	u32 a[24] = {};
 	u32 n = len < 24 ? len : 24;

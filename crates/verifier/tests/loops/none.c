@@ -46,7 +46,7 @@ SEC("raw/basename") u64 basename(u8 *m, u64 len) {
   return last ? *last : 0;
 }
 
-/* hash of what follows it */
+/* hash of the bytes behind the last slash */
 SEC("raw/after_slash") u64 after_slash(u8 *m, u64 len) {
   u8 *end = m + len, *slash = 0;
   u64 hash = 0;

@@ -1,7 +1,7 @@
 // mcpu: v3 v2 v4
 //
-// Two indices that approach each other, each in some rounds only; and an index that an inner loop moves on by what it
-// reads.
+// Two indices that approach each other, each in some rounds only; and an index that an inner loop moves on by the
+// bytes that it reads.
 #include <linux/types.h>
 
 #define SEC(name) __attribute__((section(name), used, no_builtin))

@@ -1,8 +1,8 @@
 //! `bpf_iter_bits`: an iterator over the bits that are set in a copy of some words.
 //!
-//! It is sixteen bytes on the program's stack, opaque to it as the verifier proves. A single word fits in; more words
-//! are copied elsewhere, and the run keeps the copy ([`Held`](crate::abi::held::Held)) until the iterator is destroyed,
-//! or the run ends.
+//! An iterator is sixteen bytes on the program's stack, which the verifier keeps the program from accessing. A single
+//! word fits in; more words are copied elsewhere, and the run keeps the copy ([`Held`](crate::abi::held::Held)) until
+//! the iterator is destroyed, or the run ends.
 //!
 //! Source: `kernel/bpf/helpers.c` (Linux 6.18).
 

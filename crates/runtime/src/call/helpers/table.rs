@@ -122,7 +122,7 @@ mod tests {
             assert_eq!(
                 refused.contains(&helper.id()),
                 !function,
-                "{name} among those that docs/book/reference/helpers.md refuses"
+                "{name} among the refused helpers of docs/book/reference/helpers.md"
             );
         }
         let unknown = documented.iter().find(|(id, _)| !Helper::ALL.iter().any(|helper| helper.id() == **id));

@@ -1,5 +1,5 @@
 // mcpu: v3 v2 v4
-// Programs in a chain: what runs after what is in globals, the jumps are tail calls, and what is passed on is in metadata.
+// Programs in a chain: globals hold the order, the jumps are tail calls, and the packet's metadata carries their state.
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/ip.h>

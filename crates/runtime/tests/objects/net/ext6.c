@@ -1,5 +1,5 @@
 // mcpu: v3 v2 v4
-// IPv6 extension headers, walked by an unrolled loop, by bpf_loop, and by a plain loop with copies of what is read.
+// IPv6 extension headers, walked by an unrolled loop, by bpf_loop, and by a plain loop that copies each header.
 #include "headers.h"
 
 #define MAX_HEADERS 8

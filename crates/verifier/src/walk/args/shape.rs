@@ -14,12 +14,12 @@ pub(super) fn check_shape(proto: &HelperProto) -> Res<()> {
     match proto.ret {
         Ret::Between(min, max) if min > max => return wrong("it returns no number at all"),
         Ret::RecordOrNull if !proto.args.contains(&ArgKind::RecordSize) => return wrong("a record of no size"),
-        // Whatever else a call does is only right if what comes after it is walked.
+        // Any other effect of a call is sound only if the code behind the call is walked.
         _ if matches!(proto.effect, Effect::Lock(kind) if kind.is_resilient()) && proto.ret != LOCK_RESULT => {
             return wrong("it takes a lock that may fail, and does not say so");
         }
         Ret::Never if proto.effect != Effect::None || proto.args.iter().any(|arg| arg.outlasts_the_call()) => {
-            return wrong("it does not return, but does something to what comes after it");
+            return wrong("it does not return, but has an effect on the code behind it");
         }
         Ret::Thrown if proto.effect != Effect::None || proto.args[0] != ArgKind::Scalar || proto.arity() != 1 => {
             return wrong("it throws something else than one number");
