@@ -13,10 +13,11 @@ use std::{
 };
 
 /// The folders whose C sources are BPF programs.
-const FOLDERS: [&str; 16] = [
+const FOLDERS: [&str; 17] = [
     "examples",
     "examples/ballista",
     "examples/datafusion",
+    "examples/gateway/objects",
     "examples/limiter",
     "examples/live",
     "examples/policy",

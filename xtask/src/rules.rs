@@ -73,12 +73,13 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that are not shipped. They may depend on any crate, and no shipped crate may depend on them.
-const UNSHIPPED: [&str; 12] = [
+const UNSHIPPED: [&str; 13] = [
     "bpf-testkit",
     "bpf-jit-suite",
     "bpf-misuse",
     "bpf-prove",
     "bpf-benches",
+    "bpf-example-gateway",
     "bpf-example-interpreted",
     "bpf-example-limiter",
     "bpf-example-live",
