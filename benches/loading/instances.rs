@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const OBJECT: &[u8] = include_bytes!("../../crates/runtime/tests/objects/pair.o");
 
-/// A row of the table: what is measured, and one repetition of it.
+/// A row of the table: the name of a measurement, and one repetition of it.
 type Row<'a> = (&'a str, Box<dyn FnMut() + 'a>);
 
 /// Number of instances that live at once.

@@ -137,7 +137,7 @@ enum Command {
     Trusted,
     /// Run the tests of the runtime, the maps and the packs under sanitizers: docs/book/explanation/testing.md.
     Sanitize {
-        /// Only this one.
+        /// Run under this sanitizer only.
         #[arg(value_enum)]
         sanitizer: Option<sanitize::Sanitizer>,
     },

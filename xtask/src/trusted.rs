@@ -11,7 +11,7 @@ const CORE: &str = "crates/verifier-core/src";
 /// Code lines of the number domains and the rules on facts, and of the whole core, at most.
 const BOUNDS: [(&str, usize); 2] = [("domain", 2_500), ("", 8_500)];
 
-/// A rule, the file that it is in, and what shows that it is right: a file, and a name in that.
+/// A rule, its file, and its justification: a file, and a name in that file.
 const RULES: &[(&str, &str, &str, &str)] = &[
     ("operations on known bits", "domain/tnum.rs", "crates/prove/src/domain.rs", "fn tnums"),
     ("operations on ranges", "domain/interval.rs", "crates/prove/src/domain.rs", "fn ranges"),

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub enum Round {
     /// Pushes a value and pops one.
     PushPop,
-    /// Queries a Bloom filter for a value. `true`: a value that was added, that is, below this number; `false`: one
-    /// that was not.
+    /// Queries a Bloom filter for a value. `true`: for a value that was added, which is below this number; `false`: for
+    /// a value that was not added.
     Peek(u32, bool),
     /// Writes a record of 64 bytes.
     Output,

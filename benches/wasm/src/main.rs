@@ -116,7 +116,7 @@ struct Ours {
     linker: Linker<Host>,
 }
 
-/// One of ours.
+/// A plug-in of this project.
 struct OurPlugin {
     engine: Engine,
     program: Program<Record, Host>,
@@ -199,7 +199,7 @@ struct Wasm {
     binary: Vec<u8>,
 }
 
-/// One in wasmtime: a store, an instance, its memory.
+/// A plug-in in wasmtime: a store, an instance, its memory.
 struct WasmPlugin {
     store: Store<Host>,
     memory: wasmtime::Memory,

@@ -44,7 +44,7 @@ pub struct Cfg {
     subprogs: Vec<Range<u32>>,
     /// One bit a slot: whether a block starts there.
     leaders: Vec<u64>,
-    /// Slot -> block that starts there; meaningful where `leaders` says that one does.
+    /// Slot -> block that starts there; meaningful for slots in `leaders` only.
     block_at: Vec<u32>,
     /// Targets of indirect jumps, each subprogram's together.
     indirect: Vec<BlockId>,

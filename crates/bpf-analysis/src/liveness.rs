@@ -1,4 +1,4 @@
-//! Which registers are live where.
+//! Liveness: the registers whose value may still be read, at each instruction.
 //!
 //! A register is live at a point if some path from there reads it before writing it. Backward data flow over basic
 //! blocks on eleven-bit sets, callees before callers, so that a call uses exactly the argument registers that its

@@ -44,7 +44,7 @@ impl RegSet {
     pub const fn without(self, other: RegSet) -> RegSet {
         RegSet(self.0 & !other.0)
     }
-    /// Whether there is none.
+    /// Whether the set has no register.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -228,7 +228,7 @@ impl<'a, C> Caller<'_, 'a, C> {
     /// bytes must lie somewhere: in, or at the end of, memory the program may access so.
     ///
     /// # Errors
-    /// [`StopKind::BadAccess`]: it may not.
+    /// [`StopKind::BadAccess`]: the access is not allowed.
     pub fn check<E: Env<Code = C> + ?Sized>(
         &self,
         env: &mut E,

@@ -22,7 +22,7 @@ macro_rules! faults {
         }
 
         impl Fault {
-            /// All of them.
+            /// All faults.
             pub const ALL: &[Fault] = &[$(Fault::$name,)*];
         }
 

@@ -2,12 +2,12 @@
 //!
 //! Problem: with registers known only at run time, dynasm must leave room for everything: an instruction always has a
 //! REX prefix, a memory operand always a SIB byte, and a displacement whose size was chosen when *we* were compiled.
-//! Static forms would be short, but there are 16 x 16 x 3 of each instruction. Which width, which of a family of
-//! operations and which form of an operand it is, is as unpredictable as the programs are, so a branch for it costs
-//! more than all else here. Approach: dynasm writes one instruction into an [`Insn`], a number, in that one general
-//! shape and with `[rax]` for a memory operand; then, all by arithmetic, the operand's own bytes ([`Memory`]) and the
-//! bits that say width and operation go in, what the instruction can do without is cut out, and the rest is appended to
-//! the code. Where prefixes and opcode lie is known when we are compiled, so little of this is left to do.
+//! Static forms would be short, but there are 16 x 16 x 3 of each instruction. The width, the operation of a family and
+//! the form of an operand vary unpredictably from op to op, so a mispredicted branch on one of them would cost more
+//! than the rest of the emission. Approach: dynasm writes one instruction into an [`Insn`], a number, in that one
+//! general shape and with `[rax]` for a memory operand; then, all by arithmetic, the operand's own bytes ([`Memory`])
+//! and the bits that say width and operation go in, what the instruction can do without is cut out, and the rest is
+//! appended to the code. Where prefixes and opcode lie is known when we are compiled, so little of this is left to do.
 //!
 //! Invariant: an instruction means the same before and after cutting. Bytes that may be cut: a REX of 0x40, unless it
 //! selects one of spl, bpl, sil, dil; immediate bytes that sign-extension brings back. tests/backend/encoding.rs
@@ -99,7 +99,7 @@ pub(crate) struct Addr {
     pub(crate) disp: i32,
 }
 
-/// A memory operand in its shortest form: what it adds to an instruction.
+/// A memory operand in its shortest form, as the bytes that it adds to an instruction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
     /// Bits of the REX prefix and of the ModRM byte.
@@ -137,7 +137,7 @@ impl Memory {
     fn new(base: Gpr, has_sib: bool, sib: u8, rex: u8, disp: i32) -> Memory {
         let base = u8::from(base);
         let low = base & 7;
-        // No jumps: which form it is, is as unpredictable as all else.
+        // No branches: they would be mispredicted, since the form of an operand is unpredictable.
         let (mode, bytes) = match (disp == 0 && low != NEEDS_DISP, disp == i32::from(low_byte(disp.into()))) {
             (true, _) => (0b00, 0),
             (false, true) => (0b01, 1),

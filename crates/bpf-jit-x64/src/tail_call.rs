@@ -62,7 +62,7 @@ impl Emitter<'_> {
         let index = self.get(index, SCRATCH2);
         mem!(self.s.buf, table.at(0); cmp [rax], Rd(index));
         self.jump_if(Cc::Be, out);
-        // The index is 32 bits wide; what is above them is not part of it.
+        // The index is 32 bits wide; the register's upper half is not part of it.
         self.zero_extend(SCRATCH2, index);
         mem!(self.s.buf, Memory::at_index(table, SCRATCH2, 3, 8); mov Rq(SCRATCH2), [rax]);
         reg!(self.s.buf; test Rq(SCRATCH2), Rq(SCRATCH2));

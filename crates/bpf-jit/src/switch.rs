@@ -148,8 +148,8 @@ impl Finder<'_> {
         table.map(|Table { low, targets, others }| Switch { block, width, value, low, targets, others })
     }
 
-    /// Returns the comparisons of the tree that begins with `root`, at the end of the block `first`; each after the
-    /// one that leads to it.
+    /// Returns the comparisons of the tree that begins with `root`, at the end of the block `first`; each after its
+    /// parent.
     fn tree(&mut self, first: BlockId, root: Node, value: VReg, width: Width) -> Option<Vec<Node>> {
         self.seen[first.index()] = Some(first);
         let mut nodes = vec![root];

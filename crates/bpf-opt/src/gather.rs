@@ -554,7 +554,7 @@ impl Gather {
         }
     }
 
-    /// Finds the groups of a block: confinements that can become one.
+    /// Finds the groups of a block: confinements that one confinement can replace.
     fn find_groups(&mut self, func: &Func, block: BlockId, reach: i64) {
         self.groups.clear();
         // The first group that can still get members.

@@ -69,7 +69,7 @@ enum Why {
     Only,
     /// The program verifies on others too.
     OneOfSeveral,
-    /// Nothing determines it.
+    /// Neither the section nor the program's accesses determine the context.
     Guess,
 }
 

@@ -99,7 +99,7 @@ struct Case {
 
 type Entries = BTreeMap<String, BTreeMap<String, Value>>;
 
-/// One run, and what is expected of it.
+/// One run, and the expectations of it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Run {
@@ -255,7 +255,7 @@ struct Mocks {
     drawn: usize,
 }
 
-/// Calls of functions of the host in one run, at most: they are kept.
+/// Upper bound on the host calls of one run, which are recorded.
 const MAX_CALLS: usize = 1 << 16;
 /// Bytes in the arguments of the calls of one run, at most.
 const MAX_BYTES: usize = 64 << 20;

@@ -144,7 +144,7 @@ impl Rng {
     pub fn below(&mut self, n: usize) -> usize {
         (self.bits() % n as u64) as usize
     }
-    /// One of these elements.
+    /// Returns one of the elements.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }

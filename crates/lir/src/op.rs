@@ -161,7 +161,7 @@ pub enum Base {
 /// The memory region of an access, if known: accesses in two different known regions never overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Region {
-    /// Any of the others, or none of them.
+    /// Any of the other regions, or other memory.
     Unknown,
     /// The BPF stack of this function or of one of its callers.
     Stack,

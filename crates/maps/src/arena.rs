@@ -183,7 +183,7 @@ impl ArenaMap {
         self.shape.user + at
     }
 
-    /// Frees those of these pages that are in use.
+    /// Frees the pages of this range that are in use.
     fn free(&self, address: u64, pages: u32) {
         let mut state = self.pages();
         // Addresses before the first page wrap to page numbers beyond the last one in 32 bits.

@@ -21,7 +21,7 @@ pub(crate) struct QueueMap {
     /// Whether the next value is the newest.
     newest_first: bool,
     lock: SlotLock,
-    /// Index of the oldest value. Changed under the lock, which orders the accesses; so all of them are relaxed.
+    /// Index of the oldest value. Only the lock's holder accesses it, so all accesses are relaxed.
     oldest: AtomicU32,
     /// Number of values. Changed under the lock, as `oldest`.
     count: AtomicU32,

@@ -382,7 +382,7 @@ impl<V: Plain + Copy> BloomFilter<V> {
         self.map.push(value.as_bytes(), update::ANY)
     }
 
-    /// Whether the value was probably pushed; false means that it was not.
+    /// Returns `false` if the value was certainly not pushed, and `true` if it probably was.
     ///
     /// # Errors
     /// Access rights, or no execution slot.

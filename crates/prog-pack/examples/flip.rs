@@ -37,7 +37,7 @@ fn verdict(count: u64) -> &'static str {
 struct Seen([AtomicU64; 3]);
 
 impl Seen {
-    /// Number of runs so far. Relaxed, like all counts here: they order nothing else.
+    /// Number of runs so far. Relaxed, like all counts here, since no other access depends on their order.
     fn runs(&self) -> u64 {
         self.0.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }

@@ -40,7 +40,7 @@ pub struct Text {
     published: bool,
 }
 
-/// A program being built. Nothing can run it: it has an address, but no pointer.
+/// A program being built. No code can run it yet: it has an address, but no pointer was given out.
 #[derive(Debug)]
 #[must_use = "a staged program that is not finalized is freed"]
 pub struct Staged {

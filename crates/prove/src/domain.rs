@@ -335,7 +335,7 @@ fn comparisons(all: &mut Vec<Obligation>) {
                         None => claim("something is left", || false),
                     }
                 });
-                // Most are the opposite condition's: the same code.
+                // Most are proven with the opposite condition, which runs the same code.
                 let same = !taken && !matches!(cond, Cond::Set | Cond::Lt);
                 all.push(if same { obligation.slow() } else { obligation });
             }
@@ -397,7 +397,7 @@ fn masks(all: &mut Vec<Obligation>) {
     }));
 }
 
-/// All of them.
+/// Returns all obligations of this module.
 pub(crate) fn obligations() -> Vec<Obligation> {
     let mut all = Vec::new();
     tnums::<64>(&mut all);

@@ -148,7 +148,7 @@ fn rows(all: &mut Vec<Obligation>) {
     }));
 }
 
-/// A pointer, and where it is.
+/// A pointer, and its offset as an integer.
 fn pointer(v: Z) -> (Place<Z>, Z) {
     let delta = between(i32::MIN.into(), i32::MAX.into());
     if either() {
@@ -224,7 +224,7 @@ fn lengths(all: &mut Vec<Obligation>) {
     }));
 }
 
-/// All of them.
+/// Returns all obligations of this module.
 pub(crate) fn obligations() -> Vec<Obligation> {
     let mut all = Vec::new();
     products(&mut all);

@@ -13,7 +13,7 @@ pub(crate) enum How {
     Tried(&'static str, Box<dyn Fn() -> Result<u64, String>>),
 }
 
-/// Something that must be so.
+/// A statement to be proven or tried.
 pub(crate) struct Obligation {
     pub(crate) name: String,
     pub(crate) how: How,

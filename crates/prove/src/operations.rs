@@ -62,7 +62,7 @@ fn signed_option<T: Signed>(of: Option<T>) -> T::Unsigned {
     option(of.map(Signed::unsigned))
 }
 
-/// All of them.
+/// Returns all obligations of this module.
 pub(crate) fn obligations() -> Vec<Obligation> {
     operations! {
         "and" if |_, _| true => |a, b| a & b;

@@ -236,7 +236,7 @@ pub(crate) fn claim(what: &str, condition: impl Fn() -> bool) {
     with(|proof| proof.claimed.push((condition, what.to_owned())));
 }
 
-/// Anything that is well-formed.
+/// Returns an arbitrary well-formed set.
 pub(crate) fn any_set<A: Numbers<U>>() -> A {
     let set = A::of_words(&mut any);
     assume(|| set.well_formed());
@@ -342,7 +342,7 @@ impl Proof {
         if let Ok(Answer::Unsat) = self.solver.ask(&all, AT_ONCE, false) {
             return Ok(());
         }
-        // One by one, each with all the time there is.
+        // Each claim is a query of its own, with the full time limit.
         for (claim, name) in claims {
             let all = self.known(claim.not());
             let answer = self.solver.ask(&all, self.solver.limit, true);

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 /// Answer of the solver.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// There are none.
+    /// No numbers satisfy the terms.
     Unsat,
-    /// There are these.
+    /// These numbers satisfy the terms.
     Sat(String),
     /// The solver found no answer within its time.
     Unknown,

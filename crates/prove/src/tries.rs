@@ -141,7 +141,7 @@ fn random<const W: u32>(all: &mut Vec<Obligation>) {
     all.push(tried(format!("bits mul at {W} bits"), "random", || at_random(AluOp::Mul, random_bits::<W>, steps::bits)));
 }
 
-/// All of them.
+/// Returns all obligations of this module.
 pub(crate) fn obligations() -> Vec<Obligation> {
     let mut all = exhaustive::<4>("exhaustive");
     all.extend(exhaustive::<6>("exhaustive").into_iter().map(Obligation::slow));

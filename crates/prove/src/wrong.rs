@@ -16,7 +16,7 @@ use bpf_verifier::{Interval, Tnum};
 type Bits = Tnum<64, U>;
 type Range = Interval<64, U>;
 
-/// All of them.
+/// Returns all wrong obligations, which must be refuted.
 pub(crate) fn obligations() -> Vec<Obligation> {
     vec![
         proof("a sum of bits without its carries", || {

@@ -184,7 +184,7 @@ impl Domain {
     }
 
     /// Whether the calling process is a forked child of the one that made this domain. Neither guards nor grace periods
-    /// work there: the parent, which changes and frees what they protect, knows nothing of them.
+    /// work there: the parent changes and frees the protected objects, and does not know the child's guards.
     pub fn is_forked(&self) -> bool {
         self.core.forked()
     }

@@ -1,6 +1,5 @@
-//! The service of docs/book/tutorials/c-plugin.md: the blocks of Rust there, one after the other, are this file, and
-//! those of C
-//! `examples/limit.c` and its header, to which the tests hold them; they run it too.
+//! The service of docs/book/tutorials/c-plugin.md: its Rust blocks, one after the other, are this file; its C blocks
+//! are `examples/limit.c` and its header. The tests compare them, and run this example.
 //!
 //! `cargo run -p bpf-runtime --example tutorial -- examples/limit.o`
 
@@ -214,7 +213,7 @@ mod tests {
         let linker = linker(&Engine::new(Config::default()).unwrap()).unwrap();
         let refusal = refusal(&linker).unwrap();
         for block in blocks("text") {
-            // Whole, so that a hint that is added appears there too.
+            // The whole message is compared, so that the page must show a hint that is added.
             assert_eq!(refusal.trim_end(), block.trim_end());
         }
     }

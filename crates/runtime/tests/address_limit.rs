@@ -142,7 +142,7 @@ fn limited(left: u64) {
             let loaded = linker.loader::<Raw>().insns("hard", insns.clone()).map(drop);
             assert!(matches!(loaded, Err(LoadError::VerdictUnknown { .. })), "{left}: {loaded:?}");
         }
-        // Nothing that was there is lost.
+        // The programs that were loaded before still run.
         assert_eq!(hook.run(&mut (), &mut []).unwrap(), 7);
         assert_eq!(nine.run(&mut (), &mut []).unwrap(), 9);
     }

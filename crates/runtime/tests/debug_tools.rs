@@ -216,7 +216,7 @@ fn the_jitdump_has_the_code_lines_and_frame_of_every_function() {
     ] {
         let (_, address, code, rows) = loaded.iter().find(|(name, ..)| *name == function).expect(function);
         let (text, base) = instance.program::<Raw>(program).unwrap().machine_code().unwrap();
-        // As placed: later patches are not in it, and these have none.
+        // The symbol file has the code as placed, without later patches; this code has no patches.
         let at = (address - base) as usize;
         assert!(at == 0 || function.contains('/'));
         if program != "hops" {

@@ -308,7 +308,7 @@ mod other_stacks {
         // SAFETY: the handler has the type that these flags ask for.
         assert_eq!(unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()) }, 0);
         way();
-        // SAFETY: what it was.
+        // SAFETY: restores the signal stack that the thread had before.
         assert_eq!(unsafe { libc::sigaltstack(&raw const before, std::ptr::null_mut()) }, 0);
     }
 

@@ -69,7 +69,7 @@ fn an_update_whose_barrier_fails_changes_nothing_that_runs_see() {
     let (two, three) = (f.load("two", "r0 = 2\nexit", &[]), f.load("three", "r0 = 3\nexit", &[]));
     let failed = |result: Result<(), ProgArrayError>| matches!(result, Err(ProgArrayError::Text(_)));
     let run = || f.run(&program, [0; 4]).0;
-    // Not linked: it stays so.
+    // The site was not linked, and stays unlinked.
     let mut denied = true;
     on_a_thread(|| {
         denied = deny_membarrier();

@@ -268,7 +268,7 @@ fn plain(engine: &Engine) -> Linker<()> {
     linker
 }
 
-/// Whether, the program having been slow a moment ago, the thread made it fast all the same: it was at it.
+/// Whether the thread had already begun to recompile the program: it became fast after it was still slow a moment ago.
 fn was_at_it(engine: &Engine, slow: bool) -> bool {
     let before = engine.tier_stats().fast;
     settle_empty(engine);
@@ -341,7 +341,7 @@ fn a_child_that_is_forked_while_a_program_is_compiled_lets_go_of_it() {
             // SAFETY: ends a child that waits for ever.
             unsafe { libc::alarm(20) };
             let right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                // As it was when it was forked, for good, and nobody is at it.
+                // In the child, the program stays in the tier that it had at the fork, since no thread recompiles it.
                 let now = program.is_slow();
                 assert!(program.run(&mut (), &mut []).is_err(), "there is no code in a child");
                 std::thread::sleep(Duration::from_millis(1));
@@ -403,7 +403,7 @@ fn without_a_thread_programs_stay_as_they_are() {
     let result = run(&program);
     // SAFETY: reads the limit.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const before) }, 0);
-    // The next one begins it.
+    // The next tick begins the recompilation.
     goes_on(&engine);
     assert!(program.is_slow() && run(&program) == result);
     drop(program);

@@ -148,7 +148,7 @@ pub fn optimise(data: &[u8]) {
     let budget = if choices.one_in(2) { 1 + u64::from(choices.below(199)) } else { 20_000 };
     let (insns, memory) = if damaged {
         let Ok(program) = Program::from_bytes(&generate::wild(&mut choices)) else { return };
-        // Others return what only they know.
+        // Other helpers have results that the engines cannot agree on.
         let known = |insn: &Insn| !matches!(insn, Insn::Call(Callee::Helper(id)) if *id != HELPER_ID);
         if !program.insns().iter().all(known) {
             return;

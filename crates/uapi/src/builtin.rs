@@ -21,7 +21,7 @@ pub enum Builtin {
 }
 
 impl Builtin {
-    /// All of them.
+    /// All builtins.
     pub const ALL: [Self; 4] = [Self::Memcpy, Self::Memmove, Self::Memset, Self::Memcmp];
 
     /// Its name in C.

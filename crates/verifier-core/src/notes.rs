@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     Mixed,
 }
 
-/// The join of the values seen: one value, or "they differ".
+/// The join of the values seen: a single value, or the mark of different values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Same<T> {
     Always(T),

@@ -30,7 +30,7 @@ use std::ops::{Index, IndexMut};
 use crate::env::Region;
 use crate::faults::planted;
 
-/// A need: so many bytes of a region, or [`ALL`]: whatever is known of it.
+/// A need: a number of bytes of a region, or [`ALL`], the whole known length.
 pub(crate) type Bytes = u16;
 
 pub(crate) const ALL: Bytes = Bytes::MAX;

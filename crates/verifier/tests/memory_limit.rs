@@ -59,8 +59,8 @@ fn branching(n: usize) -> String {
     t + "if r6 > 3 goto +1\nr6 = 0\nif r8 > 3 goto +1\nr8 = 0\nr0 = 0\nexit\n"
 }
 
-/// A loop that is walked round by round: nothing but its numbers, which nobody guesses, says when it ends. The states
-/// of all rounds are open at once, and the trail reaches back to the first.
+/// A loop that is walked round by round: no candidate invariant bounds its rounds, only the concrete numbers do. The
+/// states of all rounds are open at once, and the trail reaches back to the first.
 const ROUNDS: &str = "
     r1 = 1
     r2 = 6364136223846793005 ll

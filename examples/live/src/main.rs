@@ -38,7 +38,7 @@ struct Args {
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let engine = Engine::new(Config::default())?;
-    // Without a program everything passes: there is none only before the first one.
+    // Without a program every packet passes, which is the case only before the first one is attached.
     let hook = Hook::new(&engine, Policy::LastWins { empty: XDP_PASS })?;
     let mut loaded = Loaded::load(&engine, &args.object, args.program.as_deref(), None)?;
     hook.attach(&loaded.program)?;

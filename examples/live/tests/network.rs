@@ -30,7 +30,7 @@ struct Network {
 impl Network {
     const SPACES: [&str; 4] = ["client", "edge", "server", "other"];
 
-    /// Or why there is none here.
+    /// Makes the network, or returns the reason for which it cannot be made here.
     fn new(test: &str) -> Result<Network, String> {
         let network = Network { prefix: format!("bpf-live-{}-{test}", std::process::id()) };
         let [client, edge, server, other] = Self::SPACES.map(|space| network.space(space));

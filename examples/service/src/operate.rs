@@ -32,9 +32,9 @@ pub struct Options {
 pub struct Report {
     /// Requests sent.
     pub requests: u64,
-    /// Requests whose answer was not the one that they must get, and the first such.
+    /// Number of requests with a wrong answer.
     pub wrong: u64,
-    /// The first of them.
+    /// The first wrong answer.
     pub first_wrong: Option<String>,
     /// Answers by [`Status`].
     pub by_status: [u64; 6],

@@ -222,7 +222,7 @@ impl Emitter<'_> {
         cond.into()
     }
 
-    /// A value, changed by one where there is a carry, or where there is none.
+    /// Selects `of`, or `of` plus or minus one, depending on the carry of a comparison.
     fn select_carried(&mut self, width: Width, Carried { of, less, on_carry, a, b }: Carried, dst: VReg) {
         let a = self.get(a, SCRATCH);
         match b {

@@ -1,7 +1,7 @@
-//! The suite fails a backend that is wrong: for each op, one that means something else by it.
+//! The suite fails a wrong backend: for each kind of op, a backend that emits another op instead.
 //!
-//! The mistake is made in the program before the backend sees it, so that what is emitted is sound code for another
-//! program, whose accesses still lie where they may.
+//! The mistake is made in the program before the backend sees it, so that the emitted code is sound code for another
+//! program, whose accesses are still in bounds.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use crate::support::Native;
@@ -25,7 +25,7 @@ fn other_value(value: Val) -> Val {
     }
 }
 
-/// An op that is mistaken for this one.
+/// Returns a similar op with another meaning.
 fn mistaken(op: Op) -> Op {
     match op {
         Op::Mov { width, dst, src } => Op::Mov { width: other_width(width), dst, src },

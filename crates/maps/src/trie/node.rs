@@ -17,7 +17,7 @@ pub(super) const LENGTH: usize = size_of::<u32>();
 /// The kernel's `LPM_DATA_SIZE_MAX`, in words.
 pub(super) const MAX_DATA: usize = 256 / WORD;
 
-/// Bits of a key that one table resolves. Divides 64, so that they lie in one word.
+/// Bits of a key that one table resolves. The stride divides 64, so that these bits lie in one word.
 pub(super) const STRIDE: u32 = 4;
 
 /// A key read from a program or the host, whose data fits into `W` words.

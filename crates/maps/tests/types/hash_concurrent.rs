@@ -182,8 +182,8 @@ fn full_is_exact_under_threads() {
                             map.update(key, &round.to_ne_bytes(), update::NOEXIST).unwrap();
                         }
                         full.fetch_add(u64::from(map.len() == threads * each), Ordering::Relaxed);
-                        // One key more than fits must fail while all others are present; it may succeed when they are
-                        // not.
+                        // An insertion beyond `max_entries` must fail while all other keys are present; it may succeed
+                        // otherwise.
                         for key in &keys {
                             map.delete(key).unwrap();
                         }

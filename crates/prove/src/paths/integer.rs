@@ -129,7 +129,8 @@ impl Integer for Z {
         let product = self.by(other);
         decide(product.fits()).then_some(product)
     }
-    // Any integer that is the quotient: of one that is none, the code learns only that.
+    // Chooses an arbitrary integer. If it is the quotient, returns it; on the other path, the code learns only that it
+    // is not.
     fn over(self, other: Z) -> Option<Z> {
         let quotient = any_integer();
         (self == quotient.by(other)).then_some(quotient)

@@ -19,7 +19,7 @@ pub(crate) enum U {
     Of(Term),
 }
 
-/// A signed one.
+/// A signed word.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum S {
     Const(i64),

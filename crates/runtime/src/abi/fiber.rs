@@ -198,7 +198,7 @@ impl Fiber {
         self.due = Due::NEVER;
         // As in `begin::run_code`: from here on nobody interrupts it.
         self.parked.level.word().store(0, Ordering::Relaxed);
-        // Code of others: dropped last.
+        // The waker's drop runs foreign code, so it comes last.
         let _waker = self.parked.take_waker();
         let mut idle = fibers.idle();
         if idle.len() < MAX_IDLE {
@@ -327,7 +327,7 @@ impl Fibers {
             }
         };
         let (parked, link) = (Arc::new(Parked::new()), Rc::new(Link::new()));
-        // SAFETY: nobody else knows of the run.
+        // SAFETY: the run was just made, and no other thread has a reference to it.
         unsafe { (*parked.level.run()).link = Rc::as_ptr(&link) };
         self.all().insert(Arc::as_ptr(&parked).addr(), Arc::clone(&parked));
         Ok(Fiber { fibers: Arc::clone(self), parked, due: Due::NEVER, link, stack })

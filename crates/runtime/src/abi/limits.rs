@@ -28,8 +28,8 @@ impl Deadline {
     }
 }
 
-/// Ends the runs that were given it ([`RunLimits::interrupter`]): those of one thread, one request, one tenant. Cheap
-/// to clone; clones end the same runs. Made by [`crate::Engine::interrupter`].
+/// Ends the runs that it was given to ([`RunLimits::interrupter`]), for example all runs of a thread, a request or a
+/// tenant. Cheap to clone; clones end the same runs. Made by [`crate::Engine::interrupter`].
 #[derive(Clone)]
 pub struct Interrupter {
     runs: Arc<dyn Interruptible>,

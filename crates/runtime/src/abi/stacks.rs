@@ -58,7 +58,7 @@ impl Stacks {
         self.slabs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A stack that nobody uses.
+    /// Takes a free stack, or makes one.
     pub(crate) fn take(self: &Arc<Self>) -> Result<RunStack, SysError> {
         let mut slabs = self.lock();
         let base = match slabs.open.first() {

@@ -29,8 +29,8 @@ unsafe extern "C" fn land(ctx: *mut RunCtx) -> ! {
 /// Copies the frames, and leaves them.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 extern "C" fn stopped(ctx: *mut RunCtx) -> ! {
-    // SAFETY: the hidden argument is the first field of this thread's run, and the pointer is to all of it. Others
-    // change its word atomically, through pointers; nobody does through this reference.
+    // SAFETY: the hidden argument is the first field of this thread's run, and the pointer is to all of it. Other
+    // threads change its word atomically, through pointers; this reference does not access the word.
     let run = unsafe { &mut *ctx.cast::<Run>() };
     // From one past an instruction, or any in the function, to one in it.
     run.ctx.stop_pc -= 1;

@@ -556,7 +556,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
             unsafe { (*run).ctx.tail_calls = 0 };
             // SAFETY: the run is this thread's.
             let allowance = unsafe { (*run).ctx.allowance };
-            // SAFETY: the run is this thread's; nobody else uses what it may spend.
+            // SAFETY: the run is this thread's, and only this thread accesses its budget.
             unsafe { (*run).ctx.budget = program.budget.min(allowance) };
             // SAFETY: a program on `C` for host state `H`, kept by the list; the parts are those of `Hook::run`.
             let verdict = unsafe { counters.run(program, run, parts) }?;

@@ -86,7 +86,7 @@ impl<H> Described<H> {
         match (self.ret, self.ints.ret) {
             (_, Some(int)) => Ok(int.extend(result)),
             (Ret::Never, None) => Err(HelperError::new("the function always ends the run")),
-            // Nothing, or memory, of which a body has none.
+            // The function has no result, or returns null.
             (_, None) => Ok(0),
         }
     }

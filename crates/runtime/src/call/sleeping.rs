@@ -393,7 +393,7 @@ where
         let r0 = guarded(run, |run| output.into_r0(&mut Caller { run, host: PhantomData::<&mut H> }));
         return r0.ok_or(Left::Here);
     }
-    // Where it lies: a future that was polled is not moved.
+    // The future is dropped in place, since a polled future must not be moved.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| *call = Call::Empty)) {
         // SAFETY: the run is on this thread.
         match unsafe { Run::link(run) } {

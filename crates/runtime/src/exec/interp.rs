@@ -756,7 +756,7 @@ impl<'p> Env for Host<'p> {
             Imm64::Map(map) | Imm64::MapIdx(map) => Some(bindings.map(map)?.address()),
             Imm64::MapValue { map, off } | Imm64::MapIdxValue { map, off } => match bindings.map(map)? {
                 MapRef::Data(map) if map.map_type() == MapType::Arena => {
-                    // A number, by which nothing is accessed as it is.
+                    // The user address of the arena's memory, which is translated before an access.
                     map.def().arena().map(|shape| shape.user + u64::from(off))
                 }
                 MapRef::Data(map) => {

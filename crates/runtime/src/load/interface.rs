@@ -284,8 +284,8 @@ impl<C: Context, H: 'static> Table<C, H> {
         Ok(Table(Arc::new(Shared { version: Published::new(version), latest, reclaim })))
     }
 
-    /// Runs the program of a method, under limits if there are any, and returns its result: 0 of one that returns
-    /// nothing. `None` if the table has no program for it.
+    /// Runs the program of a method, under limits if there are any, and returns its result, which is 0 for a method
+    /// without a result. `None` if the table has no program for it.
     ///
     /// # Errors
     /// [`RunError`] of the run.

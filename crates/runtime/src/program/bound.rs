@@ -1,4 +1,4 @@
-//! A function that a program calls, bound to the call; and what stands in for one that does not exist.
+//! A function that a program calls, bound to the call, or a stand-in for a missing function.
 
 use crate::abi::run::Run;
 use crate::call::{HostFn, leave};

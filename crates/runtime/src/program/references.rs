@@ -213,7 +213,7 @@ impl References {
             && places.is_empty()
     }
 
-    /// A function of them that may sleep, if there is one.
+    /// Returns a bound function that may sleep, if there is one.
     pub(crate) fn sleeping(&self) -> Option<&Bound> {
         self.functions.sleeping()
     }

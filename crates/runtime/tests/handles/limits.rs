@@ -60,7 +60,7 @@ fn more_slots_than_can_be_are_refused() {
         if matches!(map_type, MapType::LpmTrie | MapType::SkStorage | MapType::TaskStorage) {
             def = def.with_flags(flags::NO_PREALLOC);
         }
-        // Values of so many slots may well be too much: then that is what is said.
+        // Per-CPU values of so many slots may exceed the limit, which is an error then.
         let made = Map::create(def, engine.domain());
         assert!(matches!(&made, Ok(_) | Err(MapError::MemoryLimit { .. } | MapError::Unsupported { .. })), "{made:?}");
     }

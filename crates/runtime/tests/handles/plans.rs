@@ -332,7 +332,7 @@ fn prog_arrays_outlast_a_reload() {
         new.set(6, &mine).unwrap();
         assert_eq!((jump(&shared), jump(&copied)), (77, 77));
         assert!(shared.prog_array::<Xdp>("outer").unwrap().get(0).is_none(), "its slots are as they were");
-        // Others than it could be.
+        // Prog arrays of another size, under an unknown name, or of another engine are refused.
         let object = Object::parse(include_bytes!("../objects/stopped.o")).unwrap();
         let set = || MapSet::for_object(&engine, &object).unwrap();
         let inner = old.prog_array::<Xdp>("inner").unwrap();
@@ -366,7 +366,8 @@ fn prog_arrays_are_of_one_host_type() {
     }
 }
 
-/// A refused plan takes back what it has set, and only that: what somebody else has put there meanwhile stays.
+/// A refused plan restores only the slots that it has set itself: programs that another thread has put there meanwhile
+/// stay.
 #[test]
 fn a_refused_plan_takes_nothing_of_others_back() {
     for engine in engines(|_| ()) {

@@ -87,7 +87,7 @@ const HOLDERS: [Holder; 9] = [
     }),
 ];
 
-/// Other threads' guards keep what is dropped, and let go of it when they end: nobody else may come by.
+/// Guards of other threads keep dropped objects, and free them when they end, since no other call may do so later.
 #[test]
 fn no_engine_outlives_the_guards_that_were_in_its_way() {
     let rounds = if cfg!(target_arch = "aarch64") { 20 } else { 200 };

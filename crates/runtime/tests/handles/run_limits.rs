@@ -315,7 +315,8 @@ fn nested(engine: &Engine) -> (Program<Raw, Outer>, Program<Raw, Outer>) {
     };
     linker.func(1001, "inside", inside).unwrap();
     let load = |text| linker.loader().hybrid().budget(u64::MAX).insns("test", assemble(text).unwrap()).unwrap();
-    // Goes on if what is inside was ended for itself, so that it shows who else was.
+    // The outer program continues if only the inner run was ended, which shows whether the interruption reached the
+    // outer run.
     (load("call 1001\nexit"), load(FOREVER))
 }
 

@@ -180,7 +180,7 @@ fn runners_and_updaters() {
                             1 => array.set(0, &f.load("on", &site(1, 2000 + value as u32), &[array])).unwrap(),
                             2 => array.set(1, &constant(f, 1000 + value as u32)).unwrap(),
                             3 => array.update([(0, None), (1, None)]).unwrap(),
-                            // Somebody else may have emptied it.
+                            // Another thread may have emptied the slot.
                             _ => drop(array.clear(value as u32 % 2)),
                         }
                     }

@@ -95,7 +95,7 @@ fn an_upgrade_is_one_step_for_all() {
         let counts = tenants.get(&name).unwrap().map("counts").unwrap();
         assert_eq!(counts.get(&1u32.to_ne_bytes()).unwrap().unwrap(), 3u64.to_ne_bytes(), "{name}");
     }
-    // One tenant cannot be upgraded, so none is.
+    // One tenant's upgrade fails, so no tenant is upgraded.
     tenants.admit(limit(1).global("step", &3u64.to_ne_bytes())).unwrap();
     let refused = tenants.upgrade(module).unwrap_err();
     assert!(matches!(&refused, TenantError::Load { name, .. } if name == "tenant 1"), "{refused}");

@@ -20,7 +20,7 @@ fn an_undefined_context_has_no_fields() {
         let error = load("r0 = *(u64 *)(r1 + 0)\nexit").unwrap_err().to_string();
         assert!(error.contains("(undefined: `HostContext::define` comes first) has no field at offset 0"), "{error}");
     }
-    // Programs were loaded, and contexts made: they stay as they are.
+    // Contexts were made already, so they can no longer be defined.
     let host = Linker::<()>::new(&Engine::new(Config::default()).unwrap()).describe::<Late>().unwrap();
     let error = HostContext::define(&host).unwrap_err().to_string();
     assert_eq!(error, "context: the process has used the context before it was defined");

@@ -217,7 +217,7 @@ fn what_gcc_leaves_to_functions_is_done() {
         let run = |mut packet: Vec<u8>| program.run(&mut (), &mut XdpBuff::new(&mut packet)).unwrap();
         assert_eq!(run(vec![7; 63]), 1, "{way:?}: too short");
         assert_eq!(run(vec![7; 64]), 2, "{way:?}: moved by one, it is the same");
-        // A byte that differs from the one before it, where that is moved and where it is not.
+        // One byte differs from its predecessor, inside the moved bytes and outside of them.
         for at in 0..64 {
             let mut packet = vec![7; 80];
             packet[at] = 8;

@@ -106,7 +106,7 @@ fn a_switch_goes_where_its_table_says() {
         let map = table(&engine, &slots(SWITCH, &WAYS));
         let insns = assemble(SWITCH).unwrap();
         let loader = || linker.loader::<Raw>().maps(&[&map]);
-        // SAFETY: the same program as the one that is verified.
+        // SAFETY: the verifier accepts the same program.
         let unverified = unsafe { loader().unverified() };
         for program in [loader(), unverified, loader().interpreted()].map(|l| l.insns("switch", insns.clone()).unwrap())
         {
@@ -151,7 +151,7 @@ fn tables_are_frozen_and_of_the_program() {
     assert!(error.contains("offset 8 is in no entry of the instruction array `table`"), "{error}");
     let far = "r1 = map[fd:0][0]+0\nr1 = *(u64 *)(r1 + 8)\ngotox r1\nr0 = 1\nexit";
     assert!(refused(linker.loader::<Raw>().maps(&[&table(&engine, &[4])]), far).contains("table"));
-    // Frozen: nobody changes it.
+    // The table is frozen, so updates fail.
     let map = table(&engine, &[0, 1]);
     assert!(map.set(&0u32.to_ne_bytes(), &[0; 16]).is_err());
     assert_eq!(map.get(&1u32.to_ne_bytes()).unwrap().unwrap()[..4], 1u32.to_ne_bytes());

@@ -51,7 +51,7 @@ impl Hook {
 enum Arg {
     /// The context.
     Ctx,
-    /// One of these numbers.
+    /// A number; the tests try each of these.
     Of(&'static [i64]),
     /// 64 bytes of the stack, filled with a pattern, and compared afterwards.
     Stack,

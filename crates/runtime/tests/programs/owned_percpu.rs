@@ -80,7 +80,7 @@ fn is_used_up(engine: &Engine, account: &Account) {
     assert_eq!(account.used(), 0);
 }
 
-/// CPUs that there surely are.
+/// Number of CPUs that every engine here has.
 fn cpus() -> u64 {
     std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(16) as u64)
 }
@@ -238,7 +238,7 @@ fn threads_count_apart() {
                 scope.spawn(move || {
                     for i in 0..rounds {
                         let cpus = 8u64 << 32;
-                        // Nobody replaces it, so nothing that is added is lost; what others add tears no sum.
+                        // The object is not replaced, so no addition is lost; concurrent additions tear no sum.
                         assert_eq!(ask(instance, "each_variable", [3, cpus, 1]), 0);
                         let what = if thread < 2 { [1, 2, 1, 6][i as usize % 4] } else { 3 };
                         let name = ["each_indexed", "each_keyed"][(i / 4) as usize % 2];

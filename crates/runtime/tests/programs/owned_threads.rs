@@ -41,7 +41,7 @@ fn try_ask(instance: &Instance<()>, name: &str, ask: [u64; 3], limits: &RunLimit
     instance.program::<Xdp>(name).unwrap().run_with(&mut (), &mut XdpBuff::new(&mut packet), limits)
 }
 
-/// Whether it was done: `false` if there was nothing to do it to.
+/// Returns whether the program did it: `false` if the object was absent.
 fn ask(instance: &Instance<()>, name: &str, what: [u64; 3]) -> bool {
     match try_ask(instance, name, what, &RunLimits::new()).unwrap() {
         0 => true,
@@ -64,7 +64,7 @@ impl Chance {
         ask(instance, "uses", [self.below(2), self.below(4), self.below(100)])
     }
 
-    /// Changes where they are stashed.
+    /// Replaces or moves stashed objects.
     fn changes(&mut self, instance: &Instance<()>) -> bool {
         ask(instance, "changes", [1 + self.below(4), self.below(4), self.below(2)])
     }

@@ -185,7 +185,7 @@ fn definitions_are_normalised_as_loaders_do() {
     assert!(matches!(&error, LoadError::Map { map, .. } if map == "sockets"), "{error}");
 }
 
-/// A format that asks for more than is there, one that nobody knows, and a value that would leak.
+/// A format with more conversions than values, an unknown format, and a value that would leak an address.
 #[test]
 fn values_that_a_format_asks_for_are_numbers() {
     let engine = ways::engine(Way::Verified, |_| {});

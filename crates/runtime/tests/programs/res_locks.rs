@@ -131,7 +131,7 @@ fn threads_take_locks_in_every_order() {
     }
 }
 
-/// Two runs that have a lock each and want the other's: one of them is told so, or both.
+/// Two runs that hold a lock each and want the other's: at least one of them gets `-EDEADLK`.
 #[test]
 fn a_circle_of_two_is_found() {
     for way in VERIFIED {

@@ -136,7 +136,7 @@ fn stopped_runs_give_their_sockets_back() {
     }
 }
 
-/// A program may hold fifteen; of one more it is told that there is none.
+/// A program may hold fifteen sockets; a further look-up finds none.
 #[test]
 fn no_more_sockets_than_a_run_can_hold() {
     for way in VERIFIED {
@@ -188,7 +188,7 @@ fn a_packet_has_its_socket_and_is_assigned_one() {
     }
 }
 
-/// The SYN cookies of `bpf_tcp_raw_gen_syncookie_ipv4`: what was made is accepted, and nothing else.
+/// The SYN cookies of `bpf_tcp_raw_gen_syncookie_ipv4`: only cookies that were made here are accepted.
 #[test]
 fn syn_cookies_are_accepted_by_who_made_them() {
     for way in VERIFIED {

@@ -30,7 +30,7 @@ fn packet(at: u64, what: u64) -> Vec<u8> {
     [at.to_ne_bytes().to_vec(), what.to_ne_bytes().to_vec(), vec![0; 40]].concat()
 }
 
-/// Where to throw, and what.
+/// The place of the throw, and the thrown number.
 fn asks() -> Vec<(u64, u64)> {
     (0..21).flat_map(|at| [1, 7, 0x1_2345_6789].map(|what| (at, what + 3 * at))).collect()
 }

@@ -1,5 +1,5 @@
-//! Programs that cannot be stopped are entered without a run, or with the slot of one: which they are, and that nobody
-//! can tell.
+//! Programs that cannot be stopped are entered without run state, or with a slot only: tests which programs these are,
+//! and that their results and registers do not differ.
 
 use bpf_runtime::{
     Arch, Attachment, Caller, Config, Dispatcher, Engine, HelperError, Hook, Linker, ListingOptions, Needs, OptLevel,
@@ -29,7 +29,7 @@ fn only_what_can_stop_or_jump_away_needs_a_run() {
         ("call 5\nexit", (false, true)),
         ("call 8\nexit", yes),
         ("if r2 == 0 goto +2\ncall 8\nexit\nr0 = 1\nexit", yes),
-        // A subprogram's needs are its caller's; those of one that nobody calls are nobody's.
+        // A caller has its subprograms' needs; a subprogram without callers adds none.
         ("call f\nexit\nf: r0 = 1\nexit", (false, true)),
         ("call f\nexit\nf: call 8\nexit", yes),
         ("r2 = map[fd:0]\nr3 = 1\ncall 12\nr0 = 0\nexit", yes),
@@ -57,7 +57,8 @@ struct Loads {
     linker: Linker<u64>,
 }
 
-/// Programs that need nothing of their run; that are counted in its slot; that note there which they are, and move.
+/// Loads whose programs need nothing of their run; whose runs are counted by slot; and whose runs record their program
+/// in the slot, in an engine with tiers.
 fn loads() -> Vec<Loads> {
     if bpf_runtime::Arch::HOST.is_none() {
         return Vec::new();

@@ -380,7 +380,7 @@ fn sections_say_which_programs_are_sleepable() {
             let program = load(&object(section, &WAITS), false).unwrap_or_else(|e| panic!("{section}: {e}"));
             assert_eq!(block_on(program.run_async(&mut 0, &mut [])).unwrap(), 1, "{section}");
             assert!(matches!(program.run(&mut 0, &mut []), Err(RunError::Sleepable { .. })), "{section}");
-            // A program that calls nothing that waits is run by anything.
+            // A program without calls that wait runs synchronously, too.
             let plain = load(&object(section, &elf::RETURN_1), false).unwrap();
             assert_eq!(plain.run(&mut 0, &mut []).unwrap(), 1, "{section}");
         }

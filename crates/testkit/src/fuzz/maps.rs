@@ -9,7 +9,7 @@ use bpf_maps::{Cursor, Map, MapDef, MapError, MapType, RingBuf, flags, implement
 use bpf_quiesce::{Domain, Guard, Options};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Keys to choose from: few, so that they meet.
+/// Number of keys to choose from, so small that operations meet at one key.
 const KEYS: u32 = 12;
 /// Entries of tries that are to be dense: tables form under shared prefixes, and from 2048 keys on the array of the
 /// first bits.
@@ -471,7 +471,7 @@ fn bloom(map: &Map, choices: &mut Choices<'_>, steps: u32) {
 /// A record of the model: its bytes, and whether it was submitted (or discarded) yet.
 struct Record {
     bytes: Vec<u8>,
-    /// Where it is, until it is committed.
+    /// The address of the record, until it is committed.
     open: Option<*mut u8>,
     discarded: bool,
 }

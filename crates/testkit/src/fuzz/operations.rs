@@ -29,9 +29,9 @@ enum Does {
     Returns(u64),
     /// Returns its rounds.
     Loops,
-    /// Jumps to a slot that is known when it is compiled; else returns this.
+    /// Jumps to a slot that is known at compile time; returns this number if the slot is empty.
     Jumps(u32, u64),
-    /// Jumps to the slot that the context says; else returns this.
+    /// Jumps to the slot that the context names; returns this number if the slot is empty.
     Looks(u64),
 }
 
@@ -156,7 +156,7 @@ pub fn operations(data: &[u8]) {
     std::thread::scope(|scope| {
         if choices.one_in(2) {
             scope.spawn(|| {
-                // Relaxed: it orders nothing.
+                // Relaxed: a flag, with which no other access is ordered.
                 while !done.load(Ordering::Relaxed) {
                     for hook in &hooks {
                         match hook.run(&mut (), &mut [1; 16]) {
@@ -207,7 +207,7 @@ struct Operator<'e> {
     programs: Vec<Known>,
     model: Model,
     serial: u64,
-    /// The last plan, and what there was before it.
+    /// The last plan, and the model before it.
     applied: Option<(Applied<'e>, Model)>,
 }
 

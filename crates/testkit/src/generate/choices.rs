@@ -83,7 +83,7 @@ impl<'a> Choices<'a> {
         self.below(n) == n - 1
     }
 
-    /// One of these.
+    /// Returns one of the options.
     pub fn pick<T: Copy>(&mut self, options: &[T]) -> T {
         options[self.below(options.len() as u32) as usize]
     }

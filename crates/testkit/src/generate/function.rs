@@ -270,7 +270,7 @@ impl<'b, 'c> Builder<'b, 'c> {
         self.scalars.insert(reg);
     }
 
-    /// A defined scalar; defines one if there is none.
+    /// Returns a register with a defined number; defines one if there is none.
     pub(super) fn scalar(&mut self) -> Reg {
         let options: Vec<Reg> = self.scalars.iter().collect();
         if options.is_empty() {

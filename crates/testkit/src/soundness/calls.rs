@@ -9,7 +9,7 @@ use bpf_isa::{AluOp, Callee, Cond, Imm64, Insn, Reg, Size, Src, Width};
 const COST: u32 = super::STEPS / 4;
 
 impl Builder<'_, '_> {
-    /// Whether code of this cost may be called so many times from here; if so it is counted.
+    /// Whether code of this cost may be called so many times from here; if so, the cost is counted.
     pub(super) fn affordable(&mut self, cost: u32, times: u32) -> bool {
         let total = cost.saturating_mul(times).saturating_mul(self.rounds);
         let fits = self.cost.saturating_add(total) <= COST;

@@ -94,7 +94,8 @@ impl Builder<'_, '_> {
             b.imm(Reg::R3, most);
             iterator(b, i, Kfunc::IterNumNew);
         };
-        // Either there is an element each time, and that ends it; or there is none, and nothing does.
+        // Right: each new iterator may have an element, which ends the loop. Wrong: no iterator has one, and the loop
+        // does not end.
         let wrong = self.lure(2);
         let (most, ends) = if wrong { (0, Cond::Ne) } else { (self.c.below(4) as i32, Cond::Eq) };
         new(self, outer, most);

@@ -13,7 +13,7 @@ use bpf_isa::{AluOp, Cond, Insn, Reg, Size, Src, Width};
 const DEEP: i16 = -512;
 
 impl Builder<'_, '_> {
-    /// One of these.
+    /// Emits one of the statements about needs.
     pub(super) fn needing(&mut self) {
         match self.c.below(6) {
             0..=2 => self.bounded_by_another(),

@@ -149,7 +149,7 @@ impl Function {
 }
 
 impl Builder<'_, '_> {
-    /// One of these.
+    /// Emits one of the statements about owned objects.
     pub(super) fn owning(&mut self) {
         if self.busy.locked {
             return self.arithmetic();

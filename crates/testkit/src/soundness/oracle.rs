@@ -277,7 +277,7 @@ impl Oracle {
                 Err(what) => return violation(what),
             };
             if self.machine.is_none() {
-                // No other engine to differ: the same one, with other bytes where nothing was written.
+                // There is no second engine: the interpreter runs again, with other bytes in unwritten memory.
                 oracle::fill_stacks(POISON as u8);
                 let again = run(interpreter, &reference, generated, &input, 0x72)?;
                 let differs = || !matches!(&again, Ok(Ok(output)) if *output == expected);

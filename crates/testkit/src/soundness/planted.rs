@@ -175,7 +175,7 @@ pub fn print(fault: Fault, generated: &Generated) -> String {
 /// Reads the sections of a file that [`print`] has written.
 ///
 /// # Errors
-/// The section that is not one.
+/// The text of the first malformed section.
 pub fn parse(text: &str) -> Result<Vec<(Fault, Generated)>, String> {
     text.split("\n== ").skip(1).map(|section| parse_one(section).ok_or_else(|| section.to_owned())).collect()
 }

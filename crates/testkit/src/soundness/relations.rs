@@ -188,7 +188,7 @@ impl Builder<'_, '_> {
         self.touch_at(size, Reg::R5, off);
     }
 
-    /// The variable in a register: its own, or this one.
+    /// Returns the variable's register; a variable in a slot is loaded to `temp`.
     fn get(&mut self, v: Var, temp: Reg) -> Reg {
         match v {
             Var::Reg(r) => r,

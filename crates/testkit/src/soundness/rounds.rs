@@ -95,7 +95,8 @@ impl Builder<'_, '_> {
         (self.busy, self.rounds) = outside;
     }
 
-    /// An offset that moves by a step in each round, and by more on one of two ways; something else counts.
+    /// A loop with an offset that moves by a step in each round, and by more on one of two paths; another variable
+    /// counts the rounds.
     fn moving_loop(&mut self) {
         let Some(i) = self.free_slot(0..4) else { return self.arithmetic() };
         if self.busy.numbers[0] || self.rounds >= 8 || self.depth >= 3 {

@@ -40,7 +40,7 @@ pub struct Contained {
     pub refused: BTreeMap<String, u64>,
 }
 
-/// Runs what nobody has verified.
+/// Runs changed programs that were not verified, contained.
 #[derive(Debug)]
 pub struct Sabotage {
     world: World,

@@ -319,7 +319,7 @@ impl Builder<'_, '_> {
             Carrier::Register(_) => (Reg::R10, 0),
         };
         let (base, off) = at(&carrier);
-        // In a byte at times, where all of them fit: what is written beside it must leave it as it is.
+        // The carrier is a byte at times, if all numbers fit: stores beside it must not change it.
         let width = match self.c.below(4) {
             0 => Size::W,
             1 if good < 256 && (!wrong || bad < 256) => Size::B,
@@ -487,7 +487,7 @@ impl Builder<'_, '_> {
         self.gap();
         self.depth -= 2;
         if self.c.one_in(3) {
-            // Somewhere among the three: what it misses is as before.
+            // A store somewhere in the three slots; bytes that it misses keep their value.
             self.unknown(Reg::R2);
             self.alu(AluOp::And, Reg::R2, Src::Imm(15));
             self.address(Reg::R1, Reg::R10, if deep { off.into() } else { i32::from(VALUES) - 24 });
@@ -596,7 +596,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// The context's slot is never changed; this is where a reader looks for it.
+    /// Loads the context from its slot, which no statement changes.
     pub(super) fn reload_ctx(&mut self) {
         if self.has_ctx() && !self.busy.packet {
             self.load(Size::DW, CTX, Reg::R10, CTX_SLOT);

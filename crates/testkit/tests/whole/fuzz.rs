@@ -104,7 +104,7 @@ fn body_for(fault: bpf_jit::faults::Fault) -> fn(&[u8]) {
     if bpf_jit::faults::Fault::OF_SIDES.contains(&fault) { fuzz::sides } else { fuzz::optimise }
 }
 
-/// Says which input finds it, before each which one it is, and nothing if none does.
+/// Prints `input N` before each input, and `found N` after the first that detects the fault.
 #[cfg(feature = "faults")]
 fn look_for(fault: bpf_jit::faults::Fault) {
     use bpf_jit::faults::{Fault, plant};

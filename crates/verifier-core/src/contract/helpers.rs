@@ -611,9 +611,9 @@ impl HelperProto {
 pub struct DuplicateHelper {
     /// The id.
     pub id: u32,
-    /// The helper that has it.
+    /// The helper that has the id.
     pub first: String,
-    /// The helper that wanted it.
+    /// The refused helper.
     pub second: String,
 }
 

@@ -439,7 +439,8 @@ impl PointState {
             moved.push((place, was, is, step));
         }
         let fresh_from = self.claim.names.len();
-        // Places that move by a constant come first, the smallest step first; the others share its name where they can.
+        // Places that move by a constant come first, the smallest step first; the other places use its counter where
+        // they can.
         moved.sort_by_key(|(_, _, _, step)| step.map_or(u128::MAX, i128::unsigned_abs));
         let mut counter: Option<Form> = None;
         // For places that got a name: their movement, and its expression over the claim's names.

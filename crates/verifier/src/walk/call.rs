@@ -151,7 +151,7 @@ impl<'a> Walk<'a> {
             self.make_local(made, call.local);
         }
         if proto.ret == Ret::Never {
-            // The run ends here, in any function; nothing that it holds is read any more.
+            // The run ends here, in any function, so its objects are not checked.
             return Ok(Flow::End);
         }
         if proto.ret == Ret::Thrown {

@@ -61,7 +61,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Checks an array of values on the stack, whose length is the next argument: pointers in it are checked as in
-    /// registers. `false` if it is no such array, so that it must hold numbers only.
+    /// registers. `false` if it is not an array of 8-byte values on the stack, so that it must hold numbers only.
     pub(super) fn values_on_stack(
         &mut self,
         proto: &HelperProto,

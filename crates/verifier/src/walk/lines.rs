@@ -278,7 +278,7 @@ impl State {
     /// Settles whether differences with V(id) have wrapped, by its new bound.
     fn settle_wraps(&mut self, id: u32, min: i128, max: i128, hops: u32) {
         for i in (0..self.wraps.len()).rev() {
-            // A bound that one of them gave may have settled others.
+            // A bound learnt from one difference may have settled others, which are removed then.
             let Some(&wrap) = self.wraps.get(i) else { continue };
             let Wrap { w, v, whole, by, bits } = wrap;
             let number = |n: i128| u64::try_from(n.max(0)).unwrap_or(u64::MAX);

@@ -279,7 +279,7 @@ impl Engine {
         self.open.iter().map(|a| a.k)
     }
 
-    /// Whether what is walked now is thrown away: nothing is proven by it.
+    /// Whether the current walk is discarded afterwards and proves nothing.
     pub(super) fn guessing(&self) -> bool {
         self.loose > 0
     }

@@ -69,7 +69,7 @@ impl State {
         self.products.retain(|t| !t.names().into_iter().any(&passed));
     }
 
-    /// The name of `V(a) * V(b)`: the one that it has, or a new one.
+    /// The name of `V(a) * V(b)`: its name if it has one, or a new name.
     fn name_product(&mut self, a: u32, b: u32, next_id: &mut u32) -> u32 {
         let of = |t: &&Product| (t.a, t.b) == (a, b) || (t.b, t.a) == (a, b);
         if let Some(t) = self.products.iter().find(of) {

@@ -442,7 +442,7 @@ impl Pruner {
         }
     }
 
-    /// A path ends while rounds are open: what it needs from there on they do, too.
+    /// Adds the needs of a path that ends to all open rounds.
     pub(super) fn reads_end(&mut self, ending: Ending) {
         let mut reads = std::mem::take(&mut self.reads);
         match ending {

@@ -31,7 +31,7 @@ pub(super) struct Retests {
 }
 
 impl Retests {
-    /// Whether one more number may be split; if so, it is counted.
+    /// Whether one more number may be split; if so, counts the split.
     pub(super) fn may_split(&mut self) -> bool {
         let may = self.split < MOST_SPLIT;
         self.split += u32::from(may);

@@ -548,7 +548,7 @@ pub(super) unsafe extern "C" fn reserve(map: u64, size: u64, flags: u64, ptr: u6
 pub(super) unsafe extern "C" fn submit(ptr: u64, flags: u64, c: u64, d: u64, e: u64, run: *mut RunCtx) -> u64 {
     // SAFETY: the caller's promise.
     let data = unsafe { read(ptr) }.data;
-    // SAFETY: the record that the run holds; one that is 0 is none that it holds.
+    // SAFETY: `data` is a record that the run holds, or 0, which no run holds.
     unsafe { ringbuf_submit(data, flags, c, d, e, run) }
 }
 
@@ -559,7 +559,7 @@ pub(super) unsafe extern "C" fn submit(ptr: u64, flags: u64, c: u64, d: u64, e: 
 pub(super) unsafe extern "C" fn discard(ptr: u64, flags: u64, c: u64, d: u64, e: u64, run: *mut RunCtx) -> u64 {
     // SAFETY: the caller's promise.
     let data = unsafe { read(ptr) }.data;
-    // SAFETY: the record that the run holds; one that is 0 is none that it holds.
+    // SAFETY: `data` is a record that the run holds, or 0, which no run holds.
     unsafe { ringbuf_discard(data, flags, c, d, e, run) }
 }
 

@@ -1,7 +1,7 @@
 //! The kernel's functions that programs call by name.
 //!
-//! An iterator over numbers is two of them on the program's stack, opaque to it as the verifier proves; whatever is
-//! there, nothing here goes beyond it. So unverified programs may use it too.
+//! An iterator over numbers is two of them on the program's stack, opaque to it as the verifier proves; with any
+//! numbers there, the functions access only the iterator itself. So unverified programs may use it too.
 //!
 //! Source: `kernel/bpf/bpf_iter.c`, `kernel/bpf/helpers.c` (Linux 6.18).
 
@@ -67,7 +67,7 @@ pub(crate) fn kfunc(kfunc: Kfunc, layout: &'static ContextLayout) -> Option<Host
         Kfunc::DynptrIsRdonly => HostFn::plain(dynptr::is_rdonly),
         Kfunc::DynptrSize => HostFn::plain(dynptr::size),
         Kfunc::DynptrClone => HostFn::plain(dynptr::clone),
-        // Bound to each program by itself ([`owned::own_obj_new`]): without its types there is none.
+        // Bound for each program separately ([`owned::own_obj_new`]); a program without types makes no object.
         Kfunc::ObjNew | Kfunc::PercpuObjNew => HostFn::plain(nothing),
         Kfunc::ObjDrop | Kfunc::PercpuObjDrop => HostFn::with_run(owned::obj_drop),
         Kfunc::RefcountAcquire => HostFn::with_run(owned::refcount_acquire),
@@ -84,7 +84,7 @@ pub(crate) fn kfunc(kfunc: Kfunc, layout: &'static ContextLayout) -> Option<Host
         Kfunc::RbtreeRoot => HostFn::plain(owned::rbtree_root),
         Kfunc::RbtreeLeft => HostFn::plain(owned::rbtree_child::<true>),
         Kfunc::RbtreeRight => HostFn::plain(owned::rbtree_child::<false>),
-        // A run is inside its guard from beginning to end, and on its thread: there is nothing to hold off.
+        // A run is inside its guard from beginning to end, and on its thread, so these functions have nothing to do.
         Kfunc::RcuReadLock | Kfunc::RcuReadUnlock | Kfunc::PreemptDisable | Kfunc::PreemptEnable => {
             HostFn::plain(nothing)
         }

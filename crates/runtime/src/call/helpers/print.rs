@@ -204,7 +204,7 @@ pub(super) unsafe extern "C" fn snprintf<const SITE: bool>(
 /// `at` must be readable for `len` bytes; it may be null if that is 0.
 unsafe fn copied(at: u64, len: u64) -> Vec<u8> {
     let mut bytes = vec![0; crate::num::index(len)];
-    // SAFETY: the caller's promise; nothing is copied where there is nothing.
+    // SAFETY: the caller promises readable bytes; a length of 0 copies none.
     unsafe { core::ptr::copy(at as *const u8, bytes.as_mut_ptr(), bytes.len()) };
     bytes
 }

@@ -67,7 +67,7 @@ unsafe fn tuple(at: u64, len: u64) -> Option<(SocketAddr, SocketAddr)> {
     })
 }
 
-/// Looks a socket up; 0 for none. A run holds as many as it holds records: of one more it is told that there is none.
+/// Looks a socket up; 0 for none. A run can hold as many sockets as records; beyond that, the look-up finds none.
 ///
 /// # Safety
 /// As [`ask`]; `at` must be readable for `len` bytes.
@@ -277,7 +277,7 @@ pub(super) unsafe extern "C" fn skb_sk_assign(
     unsafe { ask(run, assign) }
 }
 
-/// `bpf_sk_assign(ctx, sk, flags)` of a program that chooses a socket: it is chosen, or none is.
+/// `bpf_sk_assign(ctx, sk, flags)` of a program that chooses a socket: chooses `sk`, or no socket for 0.
 ///
 /// # Safety
 /// The first argument must be the context of the running program on [`SkLookup`](crate::SkLookup), the last its hidden

@@ -1,5 +1,5 @@
-//! Storage that programs keep for threads: `bpf_task_storage_get` and `bpf_task_storage_delete`. A thread is its number
-//! ([`super::system::get_current_task`]), and any number is one: nothing is read there.
+//! Storage that programs keep for threads: `bpf_task_storage_get` and `bpf_task_storage_delete`. A thread is identified
+//! by its number ([`super::system::get_current_task`]). Any number is accepted, since no memory is read through it.
 //!
 //! Source: `kernel/bpf/bpf_task_storage.c` (Linux 6.18).
 

@@ -1,8 +1,8 @@
-//! SYN cookies: what a server answers a SYN with so that it need not remember it.
+//! SYN cookies: sequence numbers with which a server answers a SYN, so that it need not store the connection.
 //!
-//! A cookie is checked by who made it, and keyed by chance like the kernel's, whose own it is therefore not: one key a
-//! process. Shape, age and the segment sizes that it carries are the kernel's, so that a cookie that is made is good
-//! for two minutes and comes back with one of four sizes.
+//! Only the process that made a cookie can check it: its key is random, as the kernel's is, so the kernel does not
+//! accept it. Layout, age and segment sizes are the kernel's: a cookie is valid for two minutes and encodes one of four
+//! sizes.
 //!
 //! Source: `net/ipv4/syncookies.c`, `net/ipv6/syncookies.c`, `net/core/filter.c` (Linux 6.18).
 

@@ -89,7 +89,7 @@ pub(super) struct Rows {
     /// A bit for each key that some inequality has, or had: for most rows it shows that no other has equal
     /// coefficients.
     keys: [u64; 8],
-    /// A guess of an unknown's column, by the low bits of its name: where it was last found.
+    /// Hints for the columns of unknowns, by the low bits of the name: the column where such an unknown was last found.
     hints: [u8; 32],
 }
 
