@@ -4,6 +4,9 @@
 //! `-- siphash parse` runs only these programs. Each ratio is to verified code without a budget. A time is the
 //! least of interleaved rounds, less what an empty program takes (the entry into a run). `no vectors` is the same C as
 //! native code without vectors. Programs that the verifier refuses without a promised length are left out, by name.
+//!
+//! `-- --hardening` measures the switches of `Hardening` instead: times and bytes of unverified code with each switch,
+//! relative to code with none.
 
 use bpf_benches::{
     engine::{Checked, Engine},
@@ -15,7 +18,8 @@ use bpf_benches::{
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    let engines = engines::containment();
+    let hardening = std::env::args().any(|arg| arg == "--hardening");
+    let engines = if hardening { engines::hardening() } else { engines::containment() };
     let Some(empty) = programs::Program::named("empty") else { return };
     let entry = times(&engines, &empty);
     let names = engines.iter().map(|engine| engine.name().to_owned());
@@ -40,6 +44,26 @@ fn main() {
         by_engine.iter().map(|all| format!("{:.2} ({})", measure::geometric_mean(all.iter().copied()), all.len()));
     table.row(["geometric mean (programs)".to_owned(), String::new()].into_iter().chain(means));
     println!("{table}");
+    if hardening {
+        bytes(&engines);
+    }
+}
+
+/// Prints the bytes of machine code by engine, relative to the first one: geometric means over the programs.
+fn bytes(engines: &[Box<dyn Engine>]) {
+    let mut table = Table::new(["bytes of machine code", "geometric mean"]);
+    let all: Vec<Vec<f64>> = engines.iter().map(|engine| lengths(engine.as_ref())).collect();
+    for (engine, bytes) in engines.iter().zip(&all) {
+        let ratios = bytes.iter().zip(&all[0]).map(|(bytes, first)| bytes / first);
+        table.row([engine.name().to_owned(), format!("{:.3}", measure::geometric_mean(ratios))]);
+    }
+    println!("{table}");
+}
+
+/// Bytes of each program's machine code.
+fn lengths(engine: &dyn Engine) -> Vec<f64> {
+    let loaded = programs::ALL.iter().map(|program| engine.load(&program.code(), 0));
+    loaded.filter_map(|loaded| Some(loaded.ok()?.code_bytes()? as f64)).collect()
 }
 
 /// Nanoseconds of a run, by engine.

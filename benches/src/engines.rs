@@ -54,6 +54,15 @@ pub fn containment() -> Vec<Box<dyn Engine>> {
     engines
 }
 
+/// Returns the engines for code without hardening, and with each of the switches that this machine has.
+///
+/// # Panics
+/// If an engine cannot be made.
+pub fn hardening() -> Vec<Box<dyn Engine>> {
+    let ours = ours::Ours::hardened().expect("engines");
+    ours.into_iter().map(|ours| Box::new(ours) as Box<dyn Engine>).collect()
+}
+
 /// Returns the peers in user space.
 #[cfg(target_arch = "x86_64")]
 fn peers() -> Vec<Box<dyn Engine>> {

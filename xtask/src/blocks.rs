@@ -2,8 +2,9 @@
 //!
 //! Problem: an example in a document is copied by its readers, and nobody notices when it no longer compiles. Approach:
 //! a page with blocks of Rust is included into some crate, so that `cargo test` compiles them as doctests; a block of
-//! any other page, and every block of C, is a piece of a source in the repository, which the tests build. The page of
-//! refusals quotes the verifier's messages, each of them.
+//! any other page, and every block of C, is a piece of a source in the repository, which the tests build. Blocks of
+//! JSON and TOML are read by the tests of [`READ`], commands by those of `commands`. The page of refusals quotes the
+//! verifier's messages, each of them.
 
 use crate::{
     links::{BOOK, documents},
@@ -19,6 +20,15 @@ use std::{
 const REFUSALS: &str = "docs/book/how-to/refused.md";
 const REASONS: &str = "crates/verifier/src/error.rs";
 
+/// The README of the repository, whose block is compiled as those of the book.
+const README: &str = "README.md";
+
+/// Blocks of other languages: page, language, and the test that reads the page and runs them.
+const READ: [(&str, &str, &str); 2] = [
+    ("docs/book/how-to/outside.md", "toml", "fn the_documented_cases_pass("),
+    ("docs/book/reference/formats.md", "json", "fn the_documented_json_is_read("),
+];
+
 /// Reports blocks that nothing compiles, and messages that the book does not explain.
 pub(crate) fn check() -> anyhow::Result<Vec<String>> {
     let root = shell::root();
@@ -26,12 +36,23 @@ pub(crate) fn check() -> anyhow::Result<Vec<String>> {
     let mut broken = Vec::new();
     for path in documents(&root)? {
         let name = path.strip_prefix(&root).unwrap_or(&path).display().to_string();
-        if !name.starts_with(BOOK) {
+        if !name.starts_with(BOOK) && name != README {
             continue;
         }
         for block in blocks(&fs::read_to_string(&path)?) {
-            if !sources.compile(&name, &block) {
-                broken.push(format!("{name}:{}: no test compiles this block, and no source has it", block.line));
+            match &*block.language {
+                "rust" | "c" if sources.compile(&name, &block) => {}
+                "rust" | "c" => {
+                    broken.push(format!("{name}:{}: no test compiles this block, and no source has it", block.line));
+                }
+                // Commands: `commands`. Texts: output, drawings, and figures, of which `figures` wants the origin.
+                "sh" | "text" | "" => {}
+                language => {
+                    let read = READ.iter().any(|(page, of, test)| {
+                        (*page, *of) == (&*name, language) && sources.rust.iter().any(|source| source.contains(test))
+                    });
+                    broken.extend((!read).then(|| format!("{name}:{}: no test reads this block", block.line)));
+                }
             }
         }
     }
@@ -47,7 +68,7 @@ struct Block {
     code: String,
 }
 
-/// The blocks of Rust and C in a document.
+/// The blocks of code in a document.
 fn blocks(text: &str) -> Vec<Block> {
     let (mut found, mut open) = (Vec::new(), None::<Block>);
     for (line, content) in (1..).zip(text.lines()) {
@@ -63,7 +84,6 @@ fn blocks(text: &str) -> Vec<Block> {
             block.code.push('\n');
         }
     }
-    found.retain(|block| ["rust", "c"].contains(&&*block.language));
     found
 }
 
@@ -98,7 +118,7 @@ impl Sources {
 
     /// Whether the tests compile a block of this page.
     fn compile(&self, page: &str, block: &Block) -> bool {
-        let included = format!("#[doc = include_str!(\"../../../{page}\")]");
+        let included = format!("#[doc = include_str!(\"../../../{page}\")]\n");
         let sources = if block.language == "c" { &self.c } else { &self.rust };
         let code = plain(&block.code);
         let is_doctest = block.language == "rust" && self.rust.iter().any(|source| source.contains(&included));
@@ -137,7 +157,8 @@ mod tests {
     fn blocks_are_compared_with_sources() {
         let text = "```rust,no_run\nfn f() {}\n```\n```c\nint g;\n```\n```text\nno code\n```\n";
         let found = blocks(text);
-        assert_eq!(found.iter().map(|block| block.line).collect::<Vec<_>>(), [1, 4]);
+        assert_eq!(found.iter().map(|block| block.line).collect::<Vec<_>>(), [1, 4, 7]);
+        assert_eq!(found[2].language, "text");
         let sources = Sources { rust: vec![plain("mod m {\n    fn f() {}\n}\n")], c: vec![plain("\tint h;\n")] };
         assert!(sources.compile("docs/book/x.md", &found[0]));
         assert!(!sources.compile("docs/book/x.md", &found[1]));

@@ -12,14 +12,18 @@ mod blocks;
 mod book;
 mod capture;
 mod check;
+mod commands;
 mod dependencies;
 mod docs;
 mod elsewhere;
 mod examples;
 mod features;
+mod figures;
+mod form;
 mod kernel_arm64;
 mod layers;
 mod links;
+mod listed;
 mod locks;
 mod objects;
 mod pictures;
@@ -135,7 +139,8 @@ enum Command {
     },
     /// List what must be right in the verifier's core, file by file, and what shows each rule.
     Trusted,
-    /// Run the tests of the runtime, the maps and the packs under sanitizers: docs/book/explanation/testing.md.
+    /// Run the tests of the runtime, the maps and the packs under sanitizers:
+    /// docs/book/explanation/testing-sanitizers.md.
     Sanitize {
         /// Run under this sanitizer only.
         #[arg(value_enum)]

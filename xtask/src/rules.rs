@@ -13,7 +13,11 @@
 //! * The files of a crate are in no circles, and the layers of the runtime in their order (`layers`).
 //! * Lists that belong together agree (`tables`).
 //! * Links of documents lead to files and headings, and the book lists each of its pages once (`links`).
+//! * Pages have a bounded number of words, and the changelog has the form of Keep a Changelog (`form`).
+//! * Commands of cargo that documents name exist (`commands`).
+//! * Tables of figures in the book have a date, a machine and a command (`figures`).
 //! * Blocks of code in the book are compiled by tests, and it explains each message of the verifier (`blocks`).
+//! * Pages that list all errors, settings or fields of the hidden argument list all of them (`listed`).
 //! * Paths in documents lead to files, and each promise of SECURITY.md has its tests (`docs`).
 //! * The verifier's core is no longer than it may be, and each of its rules has what shows it (`trusted`).
 //! * The pictures of the documents are what they are made from (`pictures`).
@@ -30,7 +34,7 @@
 //! Dependencies come from `cargo metadata` and matches from the syntax tree, not from patterns over text.
 
 use crate::{
-    api, blocks, docs, layers, links, locks, pictures, prose, publish,
+    api, blocks, commands, docs, figures, form, layers, links, listed, locks, pictures, prose, publish,
     shell::{self, files},
     tables, trusted,
 };
@@ -230,8 +234,12 @@ pub(crate) fn check() -> anyhow::Result<()> {
     broken.extend(same_jobs()?);
     broken.extend(layers::check()?);
     broken.extend(docs::check()?);
+    broken.extend(commands::check()?);
+    broken.extend(figures::check()?);
+    broken.extend(form::check()?);
     broken.extend(links::check()?);
     broken.extend(blocks::check()?);
+    broken.extend(listed::check()?);
     broken.extend(tables::check()?);
     broken.extend(api::check()?);
     broken.extend(pictures::check()?);

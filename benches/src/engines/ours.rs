@@ -5,7 +5,7 @@
 //! users.
 
 use crate::engine::{Engine, Loaded};
-use bpf_runtime::{Config, Linker, Mode, OptLevel, Program, Raw};
+use bpf_runtime::{Config, Hardening, Linker, Mode, OptLevel, Program, Raw};
 
 /// One configuration of our engine.
 #[derive(Debug)]
@@ -46,6 +46,18 @@ impl Ours {
     /// Makes the JIT alone.
     pub(super) fn jit() -> Result<Ours, String> {
         Ours::new("ours", |_| {})
+    }
+
+    /// Makes the JIT alone, without hardening and with each switch of it.
+    pub(super) fn hardened() -> Result<Vec<Ours>, String> {
+        let switches: [(&str, fn(&mut Hardening)); 5] = [
+            ("none", |_| {}),
+            ("landing_pads", |hardening| hardening.landing_pads = true),
+            ("retpolines", |hardening| hardening.retpolines = true),
+            ("return_signing", |hardening| hardening.return_signing = true),
+            ("blind_constants", |hardening| hardening.blind_constants = true),
+        ];
+        switches.into_iter().map(|(name, switch)| Ours::new(name, |config| switch(&mut config.hardening))).collect()
     }
 
     /// Makes the JIT without optimisation.

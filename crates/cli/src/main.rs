@@ -12,6 +12,8 @@ mod cases;
 mod context;
 mod coverage;
 mod disasm;
+#[cfg(test)]
+mod documented;
 mod fill;
 mod header;
 mod host;

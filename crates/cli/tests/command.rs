@@ -722,43 +722,6 @@ fn unknown_programs_are_answered_with_the_known() {
     }
 }
 
-/// The example of a file of cases in docs/book/reference/formats.md passes.
-#[test]
-fn the_documented_case_passes() {
-    let text = std::fs::read_to_string(root().join("docs/book/reference/formats.md")).unwrap();
-    let case = text.lines().find(|line| line.starts_with("{\"name\"")).expect("an example of a case");
-    let folder = Folder::new("case");
-    std::fs::write(folder.file("cases.jsonl"), case).unwrap();
-    assert_eq!(succeeds(&["cases", &folder.file("cases.jsonl")]), "1 passed, 0 failed\n");
-}
-
-/// The command knows the arguments of every line `bpf ...` in the book. The files do not exist, so each line ends with
-/// 1, apart from `bpf new`, which needs none. An unknown argument ends with 2.
-#[test]
-fn the_documented_commands_have_known_arguments() {
-    let folder = Folder::new("documented");
-    let mut lines = Vec::new();
-    for part in ["tutorials", "how-to", "reference", "explanation"] {
-        for entry in std::fs::read_dir(root().join("docs/book").join(part)).unwrap() {
-            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
-            lines.extend(text.lines().filter(|line| line.starts_with("bpf ")).map(str::to_owned));
-        }
-    }
-    assert!(lines.len() > 10, "{lines:?}");
-    for line in lines {
-        let command = line.split(['#', '>', '|']).next().unwrap_or_default();
-        // Only a failure to compile the plug-in would follow, after minutes.
-        if command.starts_with("bpf build") {
-            continue;
-        }
-        let mut child = bpf_testkit::command(env!("CARGO_BIN_EXE_bpf"));
-        let output = child.args(command.split_whitespace().skip(1)).current_dir(folder.file("")).output().unwrap();
-        let message = String::from_utf8_lossy(&output.stderr);
-        let status = if command.trim() == "bpf new guard" { 0 } else { 1 };
-        assert_eq!(output.status.code(), Some(status), "{line}: {message}");
-    }
-}
-
 /// Structures, unions, arrays, enumerations, bit fields, text and variables by name; hex where there are no types.
 #[test]
 fn maps_are_shown_by_their_types() {
@@ -945,4 +908,24 @@ fn sizes_that_an_object_leaves_to_its_loader_are_given() {
     assert!(unknown.contains("slot") && unknown.contains("slots"), "{unknown}");
     assert_eq!(bpf(&["verify", object, "--max-entries", "slots=-1"], b"").status.code(), Some(2));
     assert_eq!(bpf(&["verify", object, "--max-entries", "99999999999"], b"").status.code(), Some(2));
+}
+
+/// The blocks of JSON in docs/book/reference/formats.md are what the command writes and reads.
+#[test]
+fn the_documented_json_is_read() {
+    let page = std::fs::read_to_string(root().join("docs/book/reference/formats.md")).unwrap();
+    let blocks: Vec<&str> = page.split("```json\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let [entry, case] = blocks[..] else { panic!("{} blocks", blocks.len()) };
+    let entry: serde_json::Value = serde_json::from_str(entry).unwrap();
+    let value = entry["value"].as_str().unwrap();
+    let words: Vec<u64> = value
+        .as_bytes()
+        .chunks(16)
+        .map(|digits| u64::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap().swap_bytes())
+        .collect();
+    let formatted = &entry["formatted"]["value"];
+    assert_eq!(words, [formatted["bytes"].as_u64().unwrap(), formatted["packets"].as_u64().unwrap()]);
+    let folder = Folder::new("documented");
+    std::fs::write(folder.file("cases.jsonl"), case).unwrap();
+    assert_eq!(succeeds(&["cases", &folder.file("cases.jsonl")]), "1 passed, 0 failed\n");
 }

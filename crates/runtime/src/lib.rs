@@ -133,11 +133,15 @@ pub use bpf_verifier::{Escape, Limits, ProofError, ProofPart, ProofSection, Refu
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Examples of the book in the repository's `docs/book`, which the package does not contain.
+/// Examples of the repository's README and of its book, `docs/book`, which the package does not contain.
 #[cfg(all(doctest, native, feature = "derive"))]
 mod documents {
+    #[doc = include_str!("../../../README.md")]
+    struct RepositoryReadme;
     #[doc = include_str!("../../../docs/book/how-to/debug.md")]
     struct DebugPage;
+    #[doc = include_str!("../../../docs/book/how-to/host-functions.md")]
+    struct HostFunctionsPage;
     #[doc = include_str!("../../../docs/book/how-to/hooks.md")]
     struct HooksPage;
     #[doc = include_str!("../../../docs/book/how-to/interfaces.md")]

@@ -263,7 +263,6 @@ fn printed_text_names_the_instance() {
     }
 }
 
-/// If one instance runs often, all instances become fast, and later ones begin fast.
 /// Errors of hooks, dispatchers and plans, and their statistics, say of which instance a program is.
 #[test]
 fn places_of_programs_name_the_instance() {
@@ -316,6 +315,7 @@ fn instances_of_a_contained_module_are_contained() {
     }
 }
 
+/// If one instance runs often, all instances become fast, and later ones begin fast.
 #[test]
 fn tiers_are_moved_together() {
     let mut config = Config::default();
