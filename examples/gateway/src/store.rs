@@ -60,7 +60,7 @@ where
     Ok(())
 }
 
-/// Writes lines as they come, those that are there at a time together.
+/// Writes lines as they come; lines that wait are written together.
 async fn write_lines(
     writer: impl tokio::io::AsyncWrite + Unpin,
     mut queue: mpsc::Receiver<String>,

@@ -213,7 +213,7 @@ async fn until(mut is: impl FnMut() -> bool) {
 }
 
 const IN_FLIGHT: usize = 10_000;
-/// Of these, clients that go away: tasks that are aborted, and connections that are closed.
+/// Clients among [`IN_FLIGHT`] that go away: tasks that are aborted, and connections that are closed.
 const ABORTED: usize = 1_000;
 const CLOSED: usize = 100;
 /// Beside these: lookups that time out, and runs that meet their deadline.
