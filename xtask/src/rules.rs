@@ -5,11 +5,11 @@
 //!   functions that some library has, but for the unwinder's, the debugger's and a sanitizer's.
 //! * `forbid(unsafe_code)` where the design promises it.
 //! * The lint against casts that cut numbers off, in every crate that was gone through for it.
-//! * Both backends have the same files, the same match over `Op`, and what both have by one name lies in the same file.
+//! * Both backends have the same files, the same match over `Op`, and items of one name lie in the same file of both.
 //! * A backend never sees a BPF instruction: it knows `Op`, and the words of the instruction set (`Width`, `Cond`).
 //! * A match over `Insn`, `Op`, `MapType` or `Helper` in shipped code has no `_ =>` arm, so that a new instruction is a
-//!   compile error everywhere. With one or two other arms it is an `if let … else` in other words, and may have one;
-//!   so may a match whose last arm names what is left and hands it on.
+//!   compile error everywhere. With one or two other arms it is an `if let … else` in other words, and may have one; so
+//!   may a match whose last arm names the rest and hands it on.
 //! * The files of a crate are in no circles, and the layers of the runtime in their order (`layers`).
 //! * Lists that belong together agree (`tables`).
 //! * Links of documents lead to files and headings, and the book lists each of its pages once (`links`).
@@ -19,17 +19,17 @@
 //! * Blocks of code in the book are compiled by tests, and it explains each message of the verifier (`blocks`).
 //! * Pages that list all errors, settings or fields of the hidden argument list all of them (`listed`).
 //! * Paths in documents lead to files, and each promise of SECURITY.md has its tests (`docs`).
-//! * The verifier's core is no longer than it may be, and each of its rules has what shows it (`trusted`).
-//! * The pictures of the documents are what they are made from (`pictures`).
+//! * The verifier's core is no longer than it may be, and each of its rules has its justification (`trusted`).
+//! * The pictures of the documents agree with their data (`pictures`).
 //! * Shipped crates have the manifests and documents that crates.io and its readers ask for (`publish`), and their
 //!   public interface is the reviewed one (`api`).
-//! * Lock files of the workspaces that the tests leave out have what the family depends on (`locks`).
+//! * Lock files of the workspaces that the tests leave out have the family's dependencies (`locks`).
 //! * Sentences of comments and documents have a subject, and documents a bounded length (`prose`).
 //! * No `#[ignore]`; every file opens with a `//!` comment; no comment goes beyond 120 columns.
 //! * A `PhantomData` over a user's type parameter, and an `unsafe impl` of `Send` or `Sync`, has a comment that says
-//!   why it is so: what is inferred from the one is variance and thread safety, which nobody sees in the code.
+//!   why it is so: the compiler infers variance and thread safety from it, which the code does not show.
 //! * Where emitted code calls, an argument `ctx` is the hidden one, not the address of a context.
-//! * No SAFETY comment says only "by contract", "as above" or "the same": what makes it true is said at its place.
+//! * No SAFETY comment says only "by contract", "as above" or "the same": each states its reason in place.
 //!
 //! Dependencies come from `cargo metadata` and matches from the syntax tree, not from patterns over text.
 
@@ -118,7 +118,8 @@ const RUNTIME: &[&str] = &[
 /// Packages through which a crate would ask the operating system, and those of ours that may. Tests may.
 const SYSTEM: &[(&str, &[&str])] = &[
     ("libc", &["bpf-os"]),
-    // The mark in a jitdump is a mapping of a file, and nothing else: what others may truncate is read, never mapped.
+    // The mark in a jitdump is a mapping of a file, and nothing else: files that other processes may truncate are read,
+    // never mapped.
     ("memmap2", &["bpf-debug"]),
     ("rustix", &[]),
     ("nix", &[]),

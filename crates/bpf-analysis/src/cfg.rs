@@ -156,8 +156,9 @@ impl Cfg {
     }
 
     /// Takes out the edges that no run follows: of a conditional jump with a successor that begins with a `dead`
-    /// instruction, the edge to it; of a block that calls what does not return, the edge behind it. Blocks that
-    /// cannot be reached afterwards are marked unreachable, subprograms that begin with a dead instruction included.
+    /// instruction, the edge to it; of a block that calls a function that does not return, the edge behind it. Blocks
+    /// that cannot be reached afterwards are marked unreachable, subprograms that begin with a dead instruction
+    /// included.
     ///
     /// A jump keeps its edges if both successors are dead, which no verifier says of a jump that it has reached.
     pub fn prune(&mut self, program: &Program, dead: impl Fn(InsnIdx) -> bool) {
@@ -165,7 +166,7 @@ impl Cfg {
         for i in 0..self.blocks.len() {
             let block = self.blocks[i];
             let begins = !starts_dead(&self.blocks, BlockId(crate::small(i)));
-            // Control does not come to its end, whatever is there: a jump as well.
+            // Control does not reach the block's end, even if a jump is there.
             if begins && (block.start + 1..block.end).any(|slot| dead(InsnIdx(slot))) {
                 (self.blocks[i].taken, self.blocks[i].next, self.blocks[i].indirect) = (None, None, (0, 0));
                 continue;
@@ -324,11 +325,11 @@ impl Cfg {
                 }
             }
         }
-        // A target that was marked meanwhile has been looked at, or will be: what is on the list is looked at again.
+        // A target that was marked meanwhile was visited, or will be: blocks on the list are visited again.
         self.spread_reachable();
     }
 
-    /// Marks what the blocks on the work list reach.
+    /// Marks the blocks that are reachable from the work list.
     fn spread_reachable(&mut self) {
         while let Some(id) = self.work.pop() {
             let Block { taken, next, indirect: (from, to), ref mut reachable, .. } = self.blocks[id.index()];

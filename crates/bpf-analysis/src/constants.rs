@@ -73,8 +73,7 @@ impl Constants {
     }
 
     /// The calls through registers ([`Callee::Reg`]) that hold the same number on every path, ascending, with that
-    /// number: what calls a helper by a pointer to it, whose address is its id, is compiled to that where nothing is
-    /// optimised.
+    /// number: unoptimised C calls a helper by a pointer to it, whose address is its id.
     pub fn helper_calls(&mut self, program: &Program, cfg: &Cfg) -> Vec<(InsnIdx, u32)> {
         let mut found = Vec::new();
         if program.contents().indirect_calls {

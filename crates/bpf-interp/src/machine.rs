@@ -203,7 +203,7 @@ impl<'a, C> Caller<'_, 'a, C> {
         self.machine.interrupt = interrupt;
     }
 
-    /// The call throws: what it returns is returned by all functions, up to the main program, which handles it
+    /// The call throws: all functions return its result, up to the main program, which handles it
     /// ([`crate::Env::exception`]).
     pub fn throw(&mut self) {
         self.machine.thrown = true;

@@ -287,7 +287,7 @@ run = [{ verdict = 7 }]
     assert!(text.ends_with("3 passed, 0 failed\n"), "{text}");
 }
 
-/// Test files of any content: what does not exist, and values of the wrong type, are errors with their line.
+/// Test files of any content: unknown names, and values of the wrong type, are errors with their line.
 #[test]
 fn wrong_test_files_are_told_where() {
     let folder = Folder::new("wrong");

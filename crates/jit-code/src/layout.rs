@@ -3,7 +3,7 @@
 //! Problem: a branch's size depends on its distance, the distance on the sizes of the branches between. Approach: the
 //! emitter writes every branch in its *long* form (as reserved bytes) and registers it here; [`Layout::finish`] starts
 //! with all branches short, lengthens branches that do not reach until nothing changes, and then moves the code
-//! together once. Sizes only grow, so it ends; the result is the least fixpoint, so it is as small as any.
+//! together once. Sizes only grow, so the relaxation ends; the result is the least fixpoint, so it is as small as any.
 //!
 //! Alignment is exact in every round: padding may shrink as branches grow, but branches never shrink, so the rounds
 //! still end.

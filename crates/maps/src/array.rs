@@ -2,7 +2,7 @@
 //!
 //! All elements exist from the start and never move: element `i` of slot `s` lies at `base + s * slot_stride + i *
 //! stride`, which the JITs compute inline. A plain array is the case of one slot. Slots do not share cache lines, and
-//! those with a page of elements or more begin on pages of their own, so that memory is only used for slots that run.
+//! slots with a page of elements or more begin on pages of their own, so that memory is only used for slots that run.
 
 use bpf_os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicU64;

@@ -6,8 +6,8 @@
 //! Approach: map memory is only ever typed as `[AtomicU64]`. Copies move whole 8-byte words with relaxed atomic
 //! accesses; strides are rounded up to 8, so the last word always exists and its padding belongs to the element.
 //! Consistency of more than one word is the business of the caller's protocol (re-checking an index slot, a lock).
-//! Machine code is outside Rust's memory model; what matters for it is that the hardware access is a single aligned
-//! one, which an atomic guarantees.
+//! Machine code is outside Rust's memory model; for it, the hardware access must be a single aligned one, which an
+//! atomic guarantees.
 //!
 //! Invariant: a [`Table`] is zeroed, aligned to [`ALIGN`] (to pages from [`PAGES_FROM`] bytes on, and if it is a
 //! file's), and stays at one address until it is dropped.

@@ -1,7 +1,7 @@
 //! The verifier's numbers: no rule loses a value that there can be.
 //!
-//! Each obligation is about concrete numbers x and y, and any sets that they are in: what the operation makes of the
-//! sets holds what the instruction makes of x and y. Sets need not be as exact as the verifier keeps them, only
+//! Each obligation is about concrete numbers x and y, and any sets that they are in: the operation's result on the sets
+//! must contain the instruction's result on x and y. Sets need not be as exact as the verifier keeps them, only
 //! well-formed; a theorem about more sets says no less of those.
 
 use crate::obligation::{Obligation, proof};

@@ -1,9 +1,9 @@
 //! The operations of one word are those of `u64`, in the solver.
 //!
-//! All else is the code that runs; what terms make of `+` or of a shift is written for the proofs, and the solver has
-//! its own mind of it. Approach: each method of `Word` and `Signed`, as a function of two words, is made of two unknown
-//! ones, and for each pair of sample numbers (the ends of the number line, single bits, runs, and some between) it is
-//! proven that the unknown result of these two is what `u64` computes.
+//! All other code under proof is the code that runs, while the meaning of `+` or of a shift on terms is written for the
+//! proofs, and depends on the solver. Approach: each method of `Word` and `Signed`, as a function of two words, is made
+//! of two unknown ones, and for each pair of sample numbers (the ends of the number line, single bits, runs, and some
+//! between) it is proven that the unknown result of these two is what `u64` computes.
 
 use crate::obligation::{Obligation, proof};
 use crate::paths::word::U;

@@ -199,7 +199,7 @@ pub(crate) fn any_integer() -> Z {
     })
 }
 
-/// Any of these numbers, one way for each: what is hard of an unknown is often easy of each.
+/// Any of these numbers, one way for each: a claim that is hard for an unknown number is often easy for each.
 pub(crate) fn one_of(numbers: impl Iterator<Item = u64>) -> u64 {
     let which = any();
     let mut last = None;
@@ -224,7 +224,7 @@ pub(crate) fn operands(x: U, y: U) {
     with(|proof| proof.operands = Some((x, y)));
 }
 
-/// Only what fulfils this is looked at.
+/// Only numbers that fulfil the condition are considered.
 pub(crate) fn assume(condition: impl Fn() -> bool) {
     let condition = truth_of(condition);
     with(|proof| proof.assumed.push(condition));

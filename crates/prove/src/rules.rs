@@ -74,7 +74,7 @@ fn masked(width: Width, tested: Width) {
         let is = optimiser::masked(op, width, [x, p, y], bit as u8);
         claim("a bit decides as its mask does", || was == is);
     }
-    // The other way round, of an `and` with a mask: what is left of p is p, at the width, or nothing.
+    // The other way round, of an `and` with a mask: the masked part of p is p, at the width, or 0.
     let left = optimiser::masked(BinOp::Or, width, [U::ZERO, p, y], bit as u8);
     let whole = if is_set { p & U::ONES[bits(width) as usize] } else { U::ZERO };
     claim("a mask leaves all or nothing", || left == whole);

@@ -501,7 +501,7 @@ impl Core {
 
     /// Begins a grace period: advances the epoch. The result is what [`Core::poll`] and [`Core::wait`] take.
     pub(crate) fn start(&self) -> u64 {
-        // Release: what the caller unlinked is seen by readers of the new epoch (Acquire in `enter`) and by the thread
+        // Release: the caller's unlinking is seen by readers of the new epoch (Acquire in `enter`) and by the thread
         // that executes the heavy barrier for it (Acquire in `poll`).
         (self.epoch().fetch_add(EPOCH, Ordering::AcqRel) + EPOCH) & !DEPTH
     }

@@ -118,7 +118,7 @@ impl Users {
         if self.shards[shard].fetch_sub(ONE, Ordering::AcqRel) & CLOSED == 0 {
             return false;
         }
-        // Release as above; acquire: what all others did happens before the object is freed.
+        // Release as above. Acquire: the accesses of all other users happen before the object is freed.
         self.left.fetch_sub(1, Ordering::AcqRel) == 1
     }
 }

@@ -17,8 +17,8 @@ pub(crate) const fn small(number: usize) -> u32 {
     number as u32
 }
 
-/// The low half of a register: what a C function sees of an argument that it declares with 32 bits, as the kernel's
-/// helpers do.
+/// The low half of a register, which a C function reads of an argument declared with 32 bits, as the kernel's helpers
+/// do.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the calling convention leaves the upper half undefined")]
 pub(crate) const fn low(register: u64) -> u32 {

@@ -1,5 +1,5 @@
-//! A process whose address space is nearly used up (`RLIMIT_AS`): what SECURITY.md promises of large allocations and of
-//! verifications.
+//! A process whose address space is nearly used up (`RLIMIT_AS`): tests the promises of SECURITY.md about large
+//! allocations and verifications.
 //!
 //! Alone in its file: the limit is the process's. Each limit is tried in a process of its own, this executable once
 //! more, whose allocator takes all memory from one arena: others would have address space in reserve.

@@ -18,7 +18,8 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 /// Upper bound in bytes for all tests of this file together, more than twice their measured use.
 const LIMIT: usize = 512 << 20;
 
-// SAFETY: the system's allocator, and counts. (`realloc` and `alloc_zeroed` come here as well, by their defaults.)
+// SAFETY: each method calls the system allocator's, and counts, which touches no memory of it. (`realloc` and
+// `alloc_zeroed` come here as well, by their defaults.)
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // Relaxed: statistics, which order nothing.
@@ -50,7 +51,7 @@ fn load(bytes: &[u8]) -> Result<Instance<()>, LoadError> {
     loaded
 }
 
-/// A function of each of these lengths in slots, one behind the other.
+/// Appends functions of these lengths, in slots, one behind the other. Returns their symbols.
 fn functions(elf: &mut Elf, section: u16, lengths: impl Iterator<Item = usize>) -> Vec<u32> {
     let mut at = 0;
     let symbol = |(i, slots)| {
@@ -61,7 +62,7 @@ fn functions(elf: &mut Elf, section: u16, lengths: impl Iterator<Item = usize>) 
     lengths.enumerate().map(symbol).collect()
 }
 
-/// The program that calls no host function has no place for each that the others call.
+/// Each program's memory grows with the host functions that it calls itself, not with those of the object.
 #[test]
 fn many_programs_beside_many_host_functions() {
     const MANY: usize = 6000;
@@ -102,7 +103,7 @@ fn many_programs_in_an_array_of_them_all() {
     assert_eq!(array.get(7999).unwrap().name(), "p7999");
 }
 
-/// Each has the function in it: so many together are refused, before they take memory.
+/// Each program contains a copy of the function: 4,000 of them are refused before they take memory.
 #[test]
 fn many_programs_that_call_one_large_function() {
     for (programs, accepted) in [(20, true), (4000, false)] {
@@ -132,7 +133,7 @@ fn an_array_that_a_refused_load_took_over_is_as_open_as_before() {
     let mut elf = Elf::new();
     let maps = elf.section(".maps", PROGBITS, DATA, &[0; 32]);
     let map = elf.symbol("jumps", maps, OBJECT, 0, 32);
-    // r0 = r5, which nobody has written.
+    // r0 = r5, which was never written.
     let refused = [[0xbf, 0x50, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]].concat();
     let section = elf.code("xdp", &[&LOAD[..], &RETURN_0, &refused].concat());
     functions(&mut elf, section, [4, 2].into_iter());

@@ -1,10 +1,10 @@
 //! Programs as large, and of shapes as bad, as the optimiser can be given: compiled at `OptLevel::Speed`, and made fast
 //! while they run (`OptLevel::Tiered`), they compute what the interpreter does.
 //!
-//! Problem: what is harmless in a program of a hundred instructions (a walk from each value to its use, a set for each
-//! block) takes hours or all memory in one of a hundred thousand. Approach: each test is a shape that one kind of
-//! structure grows with: ops of one block, ways into one block, loops inside each other, branches inside each other.
-//! No test asserts on time: one that is quadratic does not come to its end.
+//! Problem: an algorithm that is harmless in a program of a hundred instructions (a walk from each value to its use, a
+//! set for each block) takes hours or all memory in one of a hundred thousand. Approach: each test is a shape that one
+//! kind of structure grows with: ops of one block, ways into one block, loops inside each other, branches inside each
+//! other. No test asserts on time: one that is quadratic does not come to its end.
 #![cfg(all(target_os = "linux", not(miri)))]
 
 use bpf_runtime::*;

@@ -141,7 +141,7 @@ fn all_ways_to_a_program_come_to_its_fast_code() {
     let speed = load_with(&engine, "speed", SUM, OptLevel::Speed, &[], None);
     assert_eq!(speed.machine_code().unwrap().0, fast.0);
 
-    // The slow code is gone: what is left is the fast code of four programs and as many jumps, and nothing afterwards.
+    // The slow code is gone: the fast code of four programs and four jumps are left, and later nothing.
     settle(&engine);
     assert_eq!(array.tracked_sites(1), 1, "those of the slow code are forgotten");
     array.set(1, &other).unwrap();

@@ -124,7 +124,7 @@ fn what_happens_is_told() {
                     r#"prog array changed array="stages" index=3 before="two""#,
                 ]
             );
-            // A plan: what is empty and stays so is no change.
+            // A plan: clearing an empty slot is no change.
             let plan = Plan::new().set(&array, 0, &two).clear(&array, 1).replace(&hook, &one, &two);
             let done = plan.commit().unwrap();
             let slot = r#"prog array changed array="stages" index=0 after="two""#;

@@ -1,4 +1,4 @@
-//! The soundness oracle at length: programs at the border of every rule of the verifier; what is accepted runs on the
+//! The soundness oracle at length: programs at the border of every rule of the verifier; accepted ones run on the
 //! watched interpreter and as machine code at both levels. The first violation of each kind is shown, with the program
 //! made small.
 //!
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// The first line without its numbers: what violations of one kind share.
+/// The first line without its numbers, which is equal for violations of one kind.
 fn kind(what: &str) -> String {
     let line = what.lines().next().unwrap_or_default();
     let line = line.split(": [").next().unwrap_or_default().replace("0x", "");
@@ -52,7 +52,8 @@ fn main() -> ExitCode {
                     seed += 1;
                     continue;
                 }
-                // The same kind of violation: what makes results comparable may be taken out on the way.
+                // The smaller program must have the same kind of violation, since minimising may remove the statements
+                // that make results comparable.
                 oracle.thorough = true;
                 let small = soundness::minimise(&generated, &mut |candidate| {
                     let outcome = oracle.check(candidate, 20, &mut Choices::from_seed(seed ^ u64::MAX));

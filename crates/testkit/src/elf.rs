@@ -1,17 +1,17 @@
 //! The bytes of one section of an object file.
 //!
 //! Tests and benches that compare engines must not depend on the loader they test. The bench programs are made so that
-//! one section is the whole, linked program, and this reads it and nothing more.
+//! one section is the whole, linked program, and [`section`] reads only that.
 
 use object::{Object, ObjectSection};
 
-/// Why a section's bytes cannot be had.
+/// Why a section's bytes cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SectionError {
-    /// Not an object file.
+    /// The bytes are not an object file.
     #[error("not an object file: {0}")]
     Object(#[from] object::Error),
-    /// No section of that name.
+    /// The object has no section of that name.
     #[error("no section `{0}`")]
     Missing(String),
     /// The section has relocations, so its bytes are not the linked program.

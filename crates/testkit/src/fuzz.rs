@@ -98,7 +98,7 @@ pub fn object(data: &[u8]) {
     }
 }
 
-/// A program at the border of the verifier's rules: what is accepted runs as promised, on all engines.
+/// A program at the border of the verifier's rules: an accepted program runs as promised, on all engines.
 #[cfg(feature = "oracle")]
 pub fn soundness(data: &[u8]) {
     thread_local!(static ORACLE: std::cell::RefCell<crate::soundness::Oracle> = std::cell::RefCell::default());

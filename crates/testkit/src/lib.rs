@@ -33,7 +33,7 @@ pub fn skipped(what: &str, why: &dyn std::fmt::Display) {
     let _ = std::io::stderr().write_all(format!("SKIPPED {what}: {why}\n").as_bytes());
 }
 
-/// Whether qemu runs this process: what it starts is run by the machine below, which cannot run this binary.
+/// Whether qemu runs this process: a process that it starts runs on the machine itself, which cannot run this binary.
 pub fn emulated() -> bool {
     static EMULATED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *EMULATED.get_or_init(|| {

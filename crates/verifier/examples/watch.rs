@@ -48,7 +48,7 @@ const KINDS: [(&str, Generator); 27] = [
     ("unseen", border::pincers::generate_unseen), // rounds from which no candidate is made
     ("renamed", border::pincers::generate_renamed), // the same rounds, with a copy of a number's old value
     ("none", border::none::generate),             // indices and pointers that are none until something is found
-    ("assumed", border::assumed::generate),       // what loose walks take for granted
+    ("assumed", border::assumed::generate),       // assumptions of loose walks
     ("mutants", mutants::generate),               // everyday programs with a few places changed
     ("blends", border::blends::generate),         // many branches that decide little
     ("siblings", border::siblings::generate),     // results of a number that one path knows more of

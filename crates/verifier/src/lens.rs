@@ -17,7 +17,7 @@
 //!
 //! Invariants: every use of a length by a step of the walk goes through a method that records it. The answer that a
 //! length is *not* proven records nothing: if more were known, no further branch would become feasible. Comparisons of
-//! states ([`Lens::covers`]) record nothing: what they prove holds for the two states at hand. A copy of a state
+//! states ([`Lens::covers`]) record nothing: their conclusions hold for the two states at hand only. A copy of a state
 //! inherits records that have not been entered, since they happened on its path, too. Each side of a branch records
 //! what it learns itself: the copy that goes to one side, and the current state for the other, once the copy is
 //! pending, with the records that both share entered before (`Walk::leave`). Code that asks a copy which is then

@@ -1,4 +1,5 @@
-//! Certificates before the trusted core: what it accepts, agrees with the verifier about, and never accepts.
+//! Certificates before the trusted core: which ones it accepts, where it agrees with the verifier, and which ones it
+//! never accepts.
 //!
 //! A binary of its own: it is about the core and the search for certificates (`certify`), not about the walk.
 

@@ -94,7 +94,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut question = Question { user: 8, ..member };
     assert_eq!((office.with(&mut ()).decide(&mut question)?, question.reason), (0, 3));
 
-    // Another policy in its place, as a whole: what it has no function for is what the trait does.
+    // Another policy replaces it as a whole: for functions that it lacks, the trait's default runs.
     office.replace(&load(&engine, "lockdown", false)?)?;
     let mut question = member;
     assert_eq!(office.with(&mut ()).decide(&mut question)?, 0);

@@ -1,4 +1,4 @@
-//! The service under load while everything happens to it that does in production; what came of it is counted.
+//! The service under load, with the reloads, refusals and rollbacks of production; the outcomes are counted.
 //!
 //! Clients send a request and wait for its answer, so that none is lost by the socket: each answer is compared with the
 //! one that its path must get. Reloads come at a rate, some of them refused, some rolled back.
@@ -256,7 +256,7 @@ fn memory(service: &Service) -> anyhow::Result<[u64; 3]> {
 fn consume(events: &mut RingBuf, time: Duration, stop: &AtomicBool) -> std::io::Result<u64> {
     let mut taken = 0;
     loop {
-        // Asked before the last look: what was submitted before is seen then.
+        // The flag is read before the last look, so the last look sees all records submitted before it.
         let last = stop.load(Ordering::Acquire);
         if !last {
             events.poll(Some(Duration::from_millis(50)))?;

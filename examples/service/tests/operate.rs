@@ -26,7 +26,7 @@ fn every_request_is_answered_by_one_version_whatever_plug_ins_do() {
     let [taken, dropped, all] = report.records;
     assert_eq!((taken + dropped, all), (all, report.requests));
     assert!(report.reloads >= 10 && report.rolled_back >= 1 && report.refusals >= 1, "{report:?}");
-    // Old versions are gone: what the plug-in holds is what it held after warm-up.
+    // Old versions are gone: the plug-in holds as much memory as after warm-up.
     assert_eq!(report.account[0], report.account[1], "{report:?}");
     assert_eq!(report.code[0], report.code[1], "{report:?}");
     assert!(report.guests[0] <= report.guests[1], "{report:?}");

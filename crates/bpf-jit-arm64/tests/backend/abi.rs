@@ -50,7 +50,7 @@ fn branches_beyond_their_reach_take_a_word_more() {
     }
 }
 
-/// The negative controls of the suite: what breaks the ABI is noticed when it runs.
+/// The negative controls of the suite: code that breaks the ABI is noticed when it runs.
 #[cfg(all(target_arch = "aarch64", target_os = "linux"))]
 mod violations {
     use super::*;

@@ -1,7 +1,7 @@
 //! The shape of emitted code: short forms are used, and no instruction is superfluous.
 //!
-//! These programs go the whole way from BPF text; what they compute is tested elsewhere. Registers in the expected text
-//! are the allocator's choice today; the instructions are the point.
+//! The programs are compiled from BPF text; other tests check their results. Registers in the expected text are the
+//! allocator's choice and may change; the instructions matter.
 
 use bpf_analysis::{CallArity, Facts};
 use bpf_isa::{Program, assemble};
@@ -9,7 +9,7 @@ use bpf_jit::{CompileOptions, Compiler, Hidden, Signatures};
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::{Arch, Code, CpuFeatures};
 
-/// Helpers of one argument that do not want the hidden one.
+/// Helpers with one argument and without the hidden one.
 struct OneArgument;
 
 impl CallArity for OneArgument {
@@ -33,7 +33,7 @@ impl Signatures for OneArgument {
 fn options() -> CompileOptions {
     let mut options = CompileOptions::default();
     options.emit.features = CpuFeatures::BASELINE;
-    // Each instruction's own code is what is looked at.
+    // The tests look at the code of single instructions.
     options.plain = true;
     options
 }
@@ -228,8 +228,8 @@ fn nothing_is_loaded_from_the_code() {
     }
 }
 
-/// Ordering cannot be tested by running (qemu does not model weak memory), so it is pinned here: what fetches is
-/// ordered, what does not is relaxed.
+/// Ordering cannot be tested by running (qemu does not model weak memory), so it is pinned here: fetching atomics are
+/// ordered, others relaxed.
 #[test]
 fn atomics_are_ordered_as_the_kernels() {
     for (line, lse, exclusive) in [

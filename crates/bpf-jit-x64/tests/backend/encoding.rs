@@ -65,7 +65,7 @@ fn shortest(i: &Instruction, forms: &HashMap<Mnemonic, Vec<Form>>) -> usize {
         for kind in kinds {
             let mut other = *i;
             other.set_code(*form);
-            // 1: as few bytes as it takes.
+            // A size of 1 asks iced for the shortest displacement.
             other.set_memory_displ_size(u32::from(i.memory_displacement64() != 0));
             if let Some(n) = immediate {
                 let value = i.immediate(n);
@@ -139,7 +139,8 @@ fn a_longer_encoding_is_noticed() {
     }
 }
 
-/// Checks that all of `code` decodes and that what names a place in it names an instruction.
+/// Checks that all of `code` decodes, and that branches, operands relative to rip, entries and line entries lead to
+/// instructions.
 fn check_structure(code: &Code) {
     let insns = decode(&code.bytes);
     let starts: HashSet<u64> = insns.iter().map(Instruction::ip).collect();

@@ -77,7 +77,7 @@ fn lists_are_what_vectors_are() {
             // SAFETY: as before.
             let object = (popped != 0).then(|| unsafe { graph::of_list_node(popped) });
             assert_eq!(object.map(|object| number(object).load(Ordering::Relaxed)), expected);
-            // SAFETY: what was taken out is this test's.
+            // SAFETY: the object that was taken out belongs to this test.
             object.into_iter().for_each(|object| unsafe { release(object) });
         }
         assert_eq!(pool.alive(), model.len() as u64);
@@ -135,7 +135,7 @@ fn trees_are_what_sorted_vectors_are() {
             model.remove(model.iter().position(|m| *m == key(node)).unwrap());
             // SAFETY: a node of a tree.
             let object = unsafe { graph::of_tree_node(node) };
-            // SAFETY: what was taken out is this test's.
+            // SAFETY: the object that was taken out belongs to this test.
             unsafe { release(object) };
         }
         let mut numbers = Vec::new();

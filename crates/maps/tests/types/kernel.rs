@@ -188,7 +188,7 @@ fn host_value(def: &MapDef, byte: u8, size: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Hashes list their keys in any order: what `next_key` must show is checked by walking all of them.
+/// Hashes list their keys in any order: a walk over all keys checks `next_key`.
 fn has_order(def: &MapDef) -> bool {
     !matches!(
         def.map_type,

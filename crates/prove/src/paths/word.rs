@@ -1,8 +1,8 @@
 //! Words that are terms: the verifier's and the optimiser's code runs on them as on `u64`.
 //!
-//! A constant is kept as a number, because the code's constants are made before there is a table of terms.
-//! Each comparison is a decision of [`crate::paths`]; what would panic on `u64` (an overflow, a shift too far, a
-//! division by zero) is required not to happen.
+//! A constant is kept as a number, because the code's constants are made before there is a table of terms. Each
+//! comparison is a decision of [`crate::paths`]; each step requires that it would not panic on `u64` (an overflow, a
+//! shift too far, a division by zero).
 
 use crate::paths::{self, decide, require};
 use crate::term::{Op, Term};

@@ -292,8 +292,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
             Err(error) => {
                 let refused = state.attached.pop();
                 drop(state);
-                // Without the lock: a handle's drop runs what was deferred, which may have a `Drop` that changes this
-                // dispatcher.
+                // Without the lock: a handle's drop runs deferred callbacks, which may change this dispatcher.
                 drop(refused);
                 Err(error)
             }

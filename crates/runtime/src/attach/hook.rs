@@ -736,7 +736,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
             Ok(prepared) => {
                 let replaced = self.publish(&mut state, prepared);
                 drop(state);
-                // From here on without the lock: what is dropped may have a `Drop` that changes this hook.
+                // From here on without the lock: a dropped value may have a `Drop` that changes this hook.
                 let mut finish = Finish::default();
                 let (back, _) = replaced.finish(self, &mut finish);
                 finish.step(|| drop(back));

@@ -1,8 +1,8 @@
 //! Parts that hooks and dispatchers share: lists that runs read while changes replace them, and counters by program.
 //!
 //! Problem: a run reads a list without a lock, a change replaces it. Approach: [`Published`], a pointer that is
-//! swapped; what it pointed to is dropped after a grace period. Counters are shared between lists, so that counting
-//! goes on over a change.
+//! swapped; the former list is dropped after a grace period. Counters are shared between lists, so that counting goes
+//! on over a change.
 //!
 //! Rule for changes of a list under a lock: no program is dropped and no deferred drop is run before the lock is
 //! released. Dropping a program can drop closures of the host, and they may change the same list.

@@ -17,9 +17,9 @@ use std::fmt;
 /// Runs a program or hook many times: made by [`Program::runner`](crate::Program::runner) or [`Hook::runner`].
 ///
 /// While it lives, its thread keeps an execution slot and is inside a run guard. So make one for a batch and drop it
-/// before waiting for the next: what other threads replace or drop is freed only afterwards, and waiting for a grace
-/// period ([`bpf_quiesce::Domain::synchronize`]) is refused in this thread. Programs attached to a hook meanwhile run
-/// from the next run on.
+/// before waiting for the next: objects that other threads replace or drop are freed only afterwards, and waiting for a
+/// grace period ([`bpf_quiesce::Domain::synchronize`]) is refused in this thread. Programs attached to a hook meanwhile
+/// run from the next run on.
 #[must_use = "it holds a run guard until it is dropped"]
 pub struct Runner<'r, C, H> {
     target: Target<'r, C, H>,

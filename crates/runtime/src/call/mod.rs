@@ -334,7 +334,8 @@ pub(crate) unsafe fn leave(ctx: *mut RunCtx) -> u64 {
         if run.ctx.stop_pc == 0 {
             run.ctx.stop_pc = pc;
         }
-        // SAFETY: what has called the function that is being left, as the process's unwinder says.
+        // SAFETY: `pc` and `sp` are those of the caller of the function that is being left, as the process's unwinder
+        // reports.
         unsafe { run.keep_stack(pc, sp, 0) };
     }
     // SAFETY: the caller's contract.

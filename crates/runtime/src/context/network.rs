@@ -134,8 +134,8 @@ impl FibVerdict {
     pub const NO_SOURCE: FibVerdict = FibVerdict(9);
 }
 
-/// `struct bpf_fib_lookup`: what a program asks, and what it is told. Ports, addresses and VLAN fields are in network
-/// byte order.
+/// `struct bpf_fib_lookup`: a program's question, and the answer. Ports, addresses and VLAN fields are in network byte
+/// order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 #[non_exhaustive]

@@ -91,7 +91,7 @@ pub struct Socket {
     pub listener: Option<Arc<Socket>>,
 }
 
-/// `TCP_TIME_WAIT` and `TCP_NEW_SYN_RECV`: what there is of a connection then is no full socket.
+/// `TCP_TIME_WAIT` and `TCP_NEW_SYN_RECV`: states in which the connection has no full socket.
 const NOT_FULL: [u32; 2] = [6, 12];
 const TCP_LISTEN: u32 = 10;
 

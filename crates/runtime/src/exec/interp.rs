@@ -45,7 +45,7 @@ pub(crate) enum Start<'m> {
 ///
 /// # Safety
 /// `run` is the run of this thread, which is inside its guard; `parts` are valid for it and agree with the program's
-/// layout; what `start` names is there until the run ends.
+/// layout; the map and the value that `start` names live until the run ends.
 pub(crate) unsafe fn run(
     program: &Loaded,
     what: &Interpreted,

@@ -15,8 +15,8 @@ use core::task::{self, Poll};
 use std::sync::Arc;
 
 /// A run of a program ([`Program::run_async`](crate::Program::run_async)), which begins when it is polled first. It
-/// keeps the program, its maps and its code. Dropped before it is ready, it ends the run as a stop does: what the run
-/// wrote stays, its host function's future is dropped, and it holds nothing else.
+/// keeps the program, its maps and its code. Dropped before it is ready, it ends the run as a stop does: its writes
+/// stay, its host function's future is dropped, and it holds nothing else.
 ///
 /// `D` is the context's data ([`crate::Context::Data`]). It is `Send` if data and host state are.
 #[must_use = "futures do nothing unless they are polled"]

@@ -403,10 +403,10 @@ impl<H: 'static> Linker<H> {
         })
     }
 
-    /// Registers a function as described, with any body: what a tool has in the place of the service's closure. The
-    /// body is given one value for each parameter. Its result is cut to the described type; it is ignored for functions
-    /// that return nothing, and 0 (null) for functions that return memory. A function that never returns ends the run
-    /// after its body.
+    /// Registers a function as described, with any body: a tool's replacement for the service's closure. The body is
+    /// given one value for each parameter. Its result is cut to the described type; it is ignored for functions that
+    /// return nothing, and 0 (null) for functions that return memory. A function that never returns ends the run after
+    /// its body.
     ///
     /// # Errors
     /// [`LinkError`] if the id or the name is taken or reserved, or if the description is none of a function

@@ -73,8 +73,8 @@ fn a_program_is_replaced_and_dropped_under_the_threads_that_run_it() {
                             let program = Arc::clone(&current.lock().unwrap());
                             for _ in 0..8 {
                                 let (r0, _) = f.run(&program, [0; 4]);
-                                // Acquire, pairs with the release below: what runs was announced before it was put
-                                // there.
+                                // Acquire, pairs with the release below: a program is announced before it is put into
+                                // the slot.
                                 let newest = newest.load(Ordering::Acquire);
                                 assert!((u64::from(FIRST)..=newest).contains(&r0), "{}: {r0}", f.name);
                             }

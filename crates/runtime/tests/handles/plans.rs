@@ -146,7 +146,7 @@ fn a_plan_that_is_refused_changes_nothing() {
     }
 }
 
-/// Not for a moment, and nothing is settled by it: what an array takes is as open as before.
+/// No run sees the slots of a refused plan, and the plan does not fix the kind of programs that the array accepts.
 #[test]
 fn slots_of_a_plan_that_is_refused_are_never_seen() {
     for engine in engines(|_| ()) {

@@ -433,8 +433,8 @@ fn an_interruption_ends_those_whom_it_is_for() {
     }
 }
 
-/// A deadline is its engine's for good: what is made after that engine is gone, perhaps in the same memory, has none
-/// of its ticks.
+/// A deadline belongs to its engine for good: an engine that is made later, perhaps in the same memory, does not accept
+/// it.
 #[test]
 fn deadlines_of_engines_that_are_gone() {
     let mut gone = Vec::new();

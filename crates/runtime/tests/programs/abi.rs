@@ -229,7 +229,7 @@ fn misalignment_is_seen() {
         misalignment()
     }
     let seen: usize;
-    // SAFETY: the stack is moved by a word, back after the call; what a call overwrites is declared.
+    // SAFETY: the stack is moved by a word, back after the call; the registers that a call overwrites are declared.
     unsafe {
         core::arch::asm!(
             "push rbx", "mov rbx, rsp", "and rsp, -16", "sub rsp, 8", "call {look}", "mov rsp, rbx", "pop rbx",

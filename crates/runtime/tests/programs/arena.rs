@@ -29,7 +29,7 @@ fn result(instance: &Instance<()>) -> u64 {
 }
 
 fn run_all(instance: &Instance<()>) -> Vec<(u64, u64)> {
-    // Twice: what the first round has left is there in the second.
+    // All programs run twice; the second round finds the arena as the first has left it.
     NAMES.iter().chain(&NAMES).map(|name| (ways::run(instance, name, &[0; 8]), result(instance))).collect()
 }
 

@@ -1,5 +1,5 @@
-//! Objects beside the kernel: what it loads is accepted here, and what both load comes to the same results, packets and
-//! maps over a capture.
+//! Objects beside the kernel: each object that the kernel loads is accepted here, and runs over a capture give the same
+//! results, packets and maps.
 //!
 //! The objects are other projects', and not in the repository: samples from `$BPF_SHARED` or `../shared`, and the C of
 //! `cases/projects`, compiled by clang 19 where there is one. A program is not compared where the kernel cannot be
@@ -68,7 +68,7 @@ fn asks_for_its_cpu(object: &Object, name: &str) -> bool {
     code.insns().contains(&Insn::Call(Callee::Helper(8)))
 }
 
-/// Compares one program; what differs.
+/// Compares one program, and returns the differences.
 fn compare<C: Context>(object: &Object, name: &str, kind: Kind, run: Run<C>, tally: &mut Tally) -> Result<(), String> {
     let theirs = KernelObject::load_programs(object, &[name], kind);
     let modes = [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit));

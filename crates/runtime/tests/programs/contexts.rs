@@ -1,5 +1,5 @@
-//! Contexts of the host's own: what programs may do with them, on the verifier and on each engine, and what C authors
-//! see.
+//! Contexts of the host's own: the rights of programs on them, in the verifier and on each engine, and the C
+//! declarations for authors.
 
 use crate::common::engines::engines;
 use bpf_runtime::{
@@ -188,7 +188,7 @@ fn contexts_are_told_apart() {
     assert_eq!(other.run(&mut (), &mut Other { value: 77 }).unwrap(), 77);
 }
 
-/// No memory is the null pointer, to every engine: what lies before it has wrapped round, which results may show.
+/// Without memory, every engine passes the null pointer: addresses before it wrap round, and results may show them.
 #[test]
 fn no_memory_begins_at_the_same_address_on_every_engine() {
     for engine in engines(|_| ()) {

@@ -6,8 +6,7 @@ use bpf_runtime::{
     BpfContext, ContextBytesMut, Engine, Linker, MapSet, Object, Program, Raw, SkBuff, Skb, Xdp, XdpBuff,
 };
 
-/// Headers are the same everywhere: what a program is compiled with stands, and only the kernel's own types are not
-/// here.
+/// Packet headers are the same everywhere, so the compiled offsets stand; only the kernel's own types are missing.
 #[test]
 fn headers_of_packets_are_their_own_targets() {
     let object = Object::parse(include_bytes!("../objects/core_wire.o")).unwrap();

@@ -1,4 +1,4 @@
-//! Formats that follow pointers: what is printed is what the kernel prints, and nothing is read that was not proven.
+//! Formats that follow pointers: the output equals the kernel's, and only proven memory is read.
 
 use crate::support;
 use crate::support::ways::{self, Way};

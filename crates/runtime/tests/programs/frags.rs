@@ -81,8 +81,8 @@ fn run(program: &Program<XdpFrags, ()>, packet: &[u8], cuts: &[usize], room: Roo
     (r0, [buff.first.metadata().to_vec(), packet].concat(), buff.first.packet().len())
 }
 
-/// Wherever the packet is cut, with pieces of nothing and of one byte: what does not ask for the first piece is the
-/// same as of a packet in one.
+/// A packet is cut at each place, also into pieces of no and of one byte: helpers that do not depend on the first piece
+/// behave as on a packet in one piece.
 #[test]
 fn a_packet_is_the_same_wherever_it_is_cut() {
     const LEN: usize = 80;
@@ -114,7 +114,7 @@ fn a_packet_is_the_same_wherever_it_is_cut() {
     assert_eq!(asked, 9 * 16 * VERIFIED.len() * 70);
 }
 
-/// The last piece grows into its room; what is cut takes pieces away from the end, and then of the first.
+/// The last piece grows into its room; shrinking removes pieces from the end, and then bytes of the first.
 #[test]
 fn pieces_grow_shrink_and_go() {
     let room = Room { head: 0, tail: 0, last: 8 };

@@ -163,7 +163,7 @@ fn tables_are_frozen_and_of_the_program() {
 }
 
 /// Tables as compilers lay them down (`.jumptables`): each program has maps of its own, also of a function that several
-/// call; what an entry leads to moves with the function.
+/// call; the target of an entry moves with the function.
 #[test]
 fn the_tables_of_compilers_are_read() {
     let object = Object::parse(include_bytes!("../objects/jumptables.o")).unwrap();

@@ -496,7 +496,8 @@ const MEANT_FIELDS: &[(&[usize], &[usize], &str)] = &[
     (&[90], &[2], "`family`, the same"),
 ];
 
-/// Each field at each offset, size and direction: what the kernel accepts is accepted here, and reads the same.
+/// Each field at each offset, size and direction: an access that the kernel accepts is accepted here, and reads the
+/// same.
 #[test]
 fn every_field_is_the_kernels() {
     if let Err(reason) = kernel::available() {

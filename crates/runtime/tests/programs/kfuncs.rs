@@ -44,7 +44,7 @@ fn theirs(what: &str) -> Option<pinned::Loaded> {
     }
 }
 
-/// A request: what, a number, and two fields of 32 bytes.
+/// A request: an operation, a number, and two fields of 32 bytes.
 fn request(what: u32, number: u32, a: &[u8], b: &[u8]) -> Vec<u8> {
     let field = |text: &[u8]| [text, &vec![0; 32 - text.len()]].concat();
     [what.to_le_bytes().to_vec(), number.to_le_bytes().to_vec(), field(a), field(b)].concat()

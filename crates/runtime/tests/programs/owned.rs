@@ -328,7 +328,7 @@ fn maps_are_taken_over_with_what_they_hold() {
     assert!(error.to_string().contains("own objects"), "{error}");
 }
 
-/// Several threads at one list and one tree: what was put in comes out once.
+/// Several threads at one list and one tree: each object that was put in comes out once.
 #[test]
 fn threads_share_lists_and_trees() {
     const EACH: u64 = 2000;

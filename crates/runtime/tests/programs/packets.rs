@@ -1,4 +1,4 @@
-//! Packet contexts and their helpers: what the kernel makes of a program, both engines make of it.
+//! Packet contexts and their helpers: both engines give the kernel's results.
 //!
 //! The kernel is asked by BPF_PROG_TEST_RUN where the process may; the expectations that are written out hold
 //! everywhere.

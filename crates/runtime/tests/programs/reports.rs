@@ -159,7 +159,8 @@ fn load<C: Context>(engine: &Engine, object: &Object, program: &str, root: bool)
     loader.object(object, MapSet::for_object(engine, object)?)
 }
 
-/// Each project's case as its head says is right: what the kernel accepts is accepted, and comes to its result.
+/// Each project's case has the verdict that its head states: a program that the kernel accepts is accepted, with the
+/// kernel's result.
 #[test]
 fn projects_do_as_their_heads_say() {
     // Case, compiler's options, program, whether the kernel wants root's rights, result.

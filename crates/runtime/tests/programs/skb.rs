@@ -390,7 +390,7 @@ fn mtu(ifindex: u32, given: u32, diff: i32, flags: u32) -> String {
     )
 }
 
-/// Nothing is configured in a new network namespace: what is answered there is answered here without a network.
+/// A new network namespace is not configured: the kernel's answers there equal the answers here without a network.
 #[test]
 fn a_network_that_is_not_configured_answers_as_the_kernels() {
     // SAFETY: no memory is concerned; this test's thread alone changes its namespace.
@@ -552,7 +552,7 @@ fn hashes_are_the_flows() {
     other[33] ^= 1;
     (other[16], other[0]) = (9, 9);
     assert_eq!(hash(&packet, ask), hash(&other, ask));
-    // Kept; invalid, and made again; what a program has set.
+    // The hash is kept; invalidated, and computed again; and set by a program.
     let twice =
         "r6 = r1; call 34; r7 = r0; r1 = r6; call 34; r7 -= r0; r1 = *(u32 *)(r6 + 68); r0 -= r1; r0 |= r7; exit";
     assert_eq!(hash(&packet, twice), 0);
@@ -563,7 +563,7 @@ fn hashes_are_the_flows() {
     }
 }
 
-/// Every room before and behind a packet, down to none: what does not fit is an error and changes nothing.
+/// Every room before and behind a packet, down to none: a change that does not fit is an error and changes nothing.
 #[test]
 fn packets_stay_in_their_buffer() {
     let calls = [

@@ -129,7 +129,7 @@ fn storage_is_nobody_elses_before_a_run_ends() {
                 let (own, shared) = (socket(ESTABLISHED, 100 + thread), socket(ESTABLISHED, 1));
                 for _ in 0..2000 {
                     assert_eq!(run(instance, "steps", Some(&own)), 77);
-                    // Another's removal may come between; what is never seen is another socket's value.
+                    // Another thread's removal may come between; a program never sees another socket's value.
                     assert!((0..=100 + 6000).contains(&run(instance, "count", Some(&shared))));
                     let _ = flows.delete(&shared.cookie.to_ne_bytes());
                 }

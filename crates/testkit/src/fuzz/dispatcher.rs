@@ -10,16 +10,16 @@ use bpf_runtime::{
 
 type Prog = Program<Raw, ()>;
 
-/// Programs that come and go.
+/// Number of programs to attach and detach.
 const PROGRAMS: u32 = 10;
 /// Steps at most: a change costs microseconds.
 const STEPS: u32 = 200;
 
-/// A loaded program, and what it does.
+/// A loaded program, and its expected effects.
 #[derive(Clone)]
 struct Known {
     program: Prog,
-    /// No other program has it.
+    /// The number of the program, which no other has.
     serial: u64,
     verdict: u64,
 }
@@ -35,7 +35,7 @@ impl Known {
         Known { program, serial, verdict }
     }
 
-    /// The note after a run.
+    /// The expected note of the host after a run, from the note before.
     fn note(&self, before: u64) -> u64 {
         before.wrapping_mul(31).wrapping_add(self.serial)
     }
@@ -68,7 +68,7 @@ pub fn dispatcher(data: &[u8]) {
             5..=8 => hooked.step(&programs, at, choices),
             _ => {
                 serial += 1;
-                // The old one lives on where it is attached.
+                // The old program lives on where it is attached.
                 programs[at] = Known::load(&linker, serial, verdict(choices));
                 engine.reclaim();
             }
@@ -80,7 +80,7 @@ fn verdict(choices: &mut Choices<'_>) -> u64 {
     if choices.one_in(4) { choices.value() } else { u64::from(choices.below(4)) }
 }
 
-/// A dispatcher and its model: what is attached, and how often.
+/// A dispatcher and its model: the attached programs, and how often each is.
 struct Called {
     dispatcher: Dispatcher<Raw, ()>,
     attached: Vec<(u64, u32)>,

@@ -1,4 +1,5 @@
-//! Fields of bits, selections, tests and indices against the interpreter: what a machine makes on the way.
+//! Fields of bits, selections, tests and indices against the interpreter: values that machine instructions make as
+//! by-products.
 //!
 //! Problem: a pair of ops that becomes one instruction, or a comparison that is not repeated, is rare in generated
 //! programs. Approach: programs of little else, between which the operands of comparisons are written, divided, loaded

@@ -353,7 +353,7 @@ impl<'b, 'c> Builder<'b, 'c> {
     /// Binds a label after code that does not fall through.
     pub(super) fn bind_only(&mut self, label: Label) {
         self.labels[label.0].at = Some(self.code.len());
-        // A label nobody jumps to, after a jump: what follows is unreachable and may assume what it likes.
+        // A label nobody jumps to, after a jump: the code behind it is unreachable, and may assume any state.
         if let Some(scalars) = self.labels[label.0].scalars {
             self.scalars = scalars;
         }

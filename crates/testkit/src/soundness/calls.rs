@@ -56,7 +56,8 @@ impl Builder<'_, '_> {
         let wrong = self.lure(3);
         match (self.c.below(4), self.free_pointer()) {
             (0, Some(i)) => {
-                // Spilled unchecked; what a copy of it teaches holds for the spill, if nothing came between.
+                // The pointer is spilled unchecked; a check of its copy holds for the spilled one, if it was not
+                // overwritten in between.
                 let off = POINTERS[i];
                 self.store(Size::DW, Reg::R10, off, Src::Reg(Reg::R0));
                 if self.c.one_in(2) {

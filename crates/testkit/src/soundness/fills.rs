@@ -1,9 +1,9 @@
 //! Statements about arrays on the stack that a loop fills, element after element.
 //!
-//! No store by itself says which bytes are written, so the verifier has to know it of the loop; what it knows is read
-//! afterwards, all the bytes that were written and at times others. A lure leaves a hole in each element, fills some
-//! elements on one of two ways only, or stores a pointer among the numbers. The bytes read go into a map; unwritten
-//! bytes and addresses are noticed because they differ between two runs.
+//! No store by itself says which bytes are written, so the verifier has to derive it from the loop; the bytes that were
+//! written are read afterwards, and at times others. A lure leaves a hole in each element, fills some elements on one
+//! of two ways only, or stores a pointer among the numbers. The bytes read go into a map; unwritten bytes and addresses
+//! are noticed because they differ between two runs.
 
 use super::emit::{Builder, SIZES, WIDTHS};
 use super::{GLOBAL_VALUE, MapId};

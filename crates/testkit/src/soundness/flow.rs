@@ -257,7 +257,7 @@ impl Builder<'_, '_> {
         // The slot holds a pointer on one way and a number on the other, unless it was given back.
     }
 
-    /// A packet of a length that was compared, moved by a helper or a function: what was known of it is gone.
+    /// A packet of a length that was compared, moved by a helper or a function: the facts about its length are gone.
     pub(super) fn stale_packet(&mut self) {
         let Some(i) = self.free_pointer() else { return self.arithmetic() };
         let busy = self.busy;

@@ -1,10 +1,10 @@
 //! Statements about objects that the program owns, locks that guard lists and trees of them, and what leaves a function
 //! otherwise than by its end: exceptions, and calls by a register.
 //!
-//! An object lies in a pointer's slot from where it is got to where it is given up, with gaps between; what is got may
-//! be null, and nothing is got where a lock is not. Lists, trees and kptrs lie in the values of two arrays with
-//! addresses of their own, one with each kind of lock, so that what one statement has put there another one finds; and
-//! in objects with locks of their own, which those statements use that are in their gaps.
+//! An object lies in a pointer's slot from where it is got to where it is given up, with gaps between; a new object may
+//! be null, and lists and trees are accessed under their lock only. Lists, trees and kptrs lie in the values of two
+//! arrays with addresses of their own, one with each kind of lock, so that one statement finds the objects that another
+//! one has put there; and in objects with locks of their own, which statements in their gaps use.
 
 use super::emit::{Builder, Busy, Function, POINTERS};
 use super::{MapId, Role};

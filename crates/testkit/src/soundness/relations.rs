@@ -5,7 +5,7 @@
 //! one of two ways, sums and differences behind a comparison, copies, multiples, halves, narrow ones; accesses at them,
 //! in the loop and after it; exits in its middle; loops in it that move the same variables. The generator does not know
 //! which such programs are safe, so offsets are the greatest that one of the variables' bounds would allow, and beside
-//! that: what the verifier concludes of the others decides. Only the number of rounds is small, by a count of its own.
+//! that: the verifier's conclusions about the others decide. Only the number of rounds is small, by a count of its own.
 
 use super::emit::{Builder, POINTERS, SIZES, WIDTHS, slot};
 use super::{Context, GLOBAL_VALUE, MapId, Role};

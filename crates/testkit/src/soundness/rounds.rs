@@ -140,7 +140,7 @@ impl Builder<'_, '_> {
         (self.busy, self.rounds) = outside;
     }
 
-    /// A loop up to a number that is not known, compared at its top: what is below it is below its greatest value.
+    /// A loop up to an unknown number, compared at its top: a counter below the number is below its greatest value.
     fn measured_loop(&mut self) {
         if self.busy.numbers != [false; 2] || self.rounds >= 8 || self.depth >= 3 {
             return self.arithmetic();

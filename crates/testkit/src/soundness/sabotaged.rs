@@ -180,7 +180,7 @@ pub(super) fn run_between_canaries(
     Ok(None)
 }
 
-/// The result of one run: what it leaves behind, or why it was ended. `Err`: it was not contained.
+/// The result of one run: the memory that it leaves, or the reason for its end. `Err`: it was not contained.
 fn run_once(
     world: &mut World,
     program: &Loaded,

@@ -521,8 +521,8 @@ impl Builder<'_, '_> {
         });
     }
 
-    /// A number in a slot of the caller that each call changes, used as an offset: what the first call finds says
-    /// nothing of the next.
+    /// A number in a slot of the caller that each call changes, used as an offset: the number of the first call implies
+    /// nothing about the next.
     fn accumulated(&mut self) {
         let Some(i) = self.free_slot(4..SLOTS) else { return self.arithmetic() };
         let (off, wrong) = (slot(i) - LEN_SLOT, self.lure(2));

@@ -93,11 +93,11 @@ fn definition(map: MapId) -> MapDef {
 }
 
 impl World {
-    /// `steps`: what a program may take to verify.
+    /// `steps`: the limit on the steps of a verification.
     pub(super) fn new(mode: Mode, budget: Option<u64>, steps: u64) -> World {
         let mut config = Config::default();
         (config.mode, config.budget, config.max_slots) = (mode, budget, 2);
-        // More than the kernel's: what lies deeper than 512 bytes is kept in another way.
+        // Frames are larger than the kernel's, since the verifier tracks bytes below the first 512 in another way.
         config.frame_bytes = 1024;
         // Steps decide: a generated program may ask many questions.
         (config.limits.steps, config.limits.fuel) = (steps, u64::MAX);

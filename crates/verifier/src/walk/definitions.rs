@@ -226,7 +226,7 @@ impl Walk<'_> {
         if matches!(made, Made::Modulo { .. }) {
             self.congruent_at = self.stats.steps;
         }
-        // The results of masks and shifts to the right have names where these are of use.
+        // Results of masks and shifts to the right get names only in walks that use them.
         if matches!(made, Made::Left { .. } | Made::Inverted | Made::Modulo { .. }) || self.loops.related {
             self.give_name(dst);
         }
@@ -260,7 +260,7 @@ impl Walk<'_> {
             Made::Left { by, unsigned, signed: fits } => (if signed { fits } else { unsigned }).then_some((by, x.of)),
             Made::Masked(_) | Made::Right(_) | Made::Ahead(_) | Made::Inverted | Made::Modulo { .. } => None,
         });
-        // A name with a multiple shows it, too.
+        // A value that is a multiple of its name shows the left shift, too.
         let Some((up, of)) = defined.or_else(|| multiple(d, signed)) else { return false };
         let v = of.value(d.n.alu(op, Width::W64, &Scalar::constant(up.into())));
         // A number that may be negative is shifted back by at most `up`, since it must not be divided.

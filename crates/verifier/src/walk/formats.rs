@@ -2,8 +2,8 @@
 //!
 //! Problem: `%s` and `%pI4` make a helper read memory that no prototype speaks of. Approach: where the format is known,
 //! a value that it wants an address for may be a pointer. The walk proves as many bytes readable behind it as the
-//! format needs, or of a string as many as there are, and notes that ([`crate::notes::Notes::format`]): what holds on
-//! every path is all that the helper may read at this call ([`bpf_analysis::FormatCall`]).
+//! format needs, or of a string as many as there are, and notes that ([`crate::notes::Notes::format`]): only bytes that
+//! are readable on every path may be read by the helper at this call ([`bpf_analysis::FormatCall`]).
 //!
 //! Invariant: a pointer is accepted only where the format asks for one; any other would leak.
 

@@ -164,7 +164,7 @@ struct Last {
     points: Points,
 }
 
-/// An answer, and what it was the answer to.
+/// An answer, and its question.
 #[derive(Debug, Default)]
 struct Known {
     question: Vec<u64>,
@@ -202,7 +202,7 @@ pub(in crate::walk) fn held() -> usize {
     held
 }
 
-/// Forgets all answers: what is asked of one program is not asked of the next.
+/// Forgets all answers, since the questions about one program do not concern the next.
 pub(crate) fn forget_answers() {
     let _ended_too = SOLVER.try_with(Cell::take);
 }

@@ -56,8 +56,8 @@ const IN_FLIGHT: usize = 4;
 const HEADROOM: usize = 256 << 10;
 const STRIDE: usize = 64 << 10;
 
-/// The highest level that a verification may reach without a probe, because a former one did: what `Scratch::trim`
-/// leaves of several kinds of memory.
+/// The highest level that a verification may reach without a probe, because a former one did: the memory that
+/// `Scratch::trim` keeps, of several kinds.
 const MAX_GRANTED: usize = MAX_KEPT / 4;
 
 /// States that are stored, and paths that are taken up, from one weighing to the next at most.

@@ -388,9 +388,9 @@ impl Pruner {
         rests
     }
 
-    /// Whether the finished state proves that what it covers ends. A state that rests on an open round proves it only
-    /// until the walk leaves that construct: the way out is not walked yet, and may return here. It also proves it only
-    /// for states with the same bounds, since a path may return to the round by an edge of any of them.
+    /// Whether the finished state proves that the paths which it covers end. A state that rests on an open round proves
+    /// it only until the walk leaves that construct: the way out is not walked yet, and may return here. It also proves
+    /// it only for states with the same bounds, since a path may return to the round by an edge of any of them.
     fn proves(&self, i: u32, epoch: u32, state: &State) -> bool {
         let kept = &self.kept[i as usize];
         let inside = || kept.epoch == epoch && self.is_open(kept.rests) && same_bounds(&kept.state, state);

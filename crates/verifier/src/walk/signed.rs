@@ -132,7 +132,8 @@ impl Walk<'_> {
         Ok(Some(v))
     }
 
-    /// While a loop's guess is made: what is taken off a pointer into a region does not lead before its start.
+    /// While a loop's candidate is made: assumes that a number subtracted from a pointer into a region does not lead
+    /// before the region's start.
     fn assume_behind(&mut self, p: &Value, less: Value) -> Value {
         let name = match p.ty {
             Ty::PacketEnd { region } => (crate::value::len_id(region), 0),

@@ -81,12 +81,12 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, 9..=13 | b' ')
 }
 
-/// Whether what follows ends the conversion.
+/// Whether the conversion ends here.
 fn ends(rest: &[u8]) -> bool {
     rest.first().is_none_or(|byte| is_space(*byte) || byte.is_ascii_punctuation())
 }
 
-/// One value, by the conversion that `rest` begins with; what comes after that.
+/// Formats one value by the conversion that `rest` begins with. Returns the format behind the conversion.
 ///
 /// # Safety
 /// `value` must be 0 or readable for `known` bytes.

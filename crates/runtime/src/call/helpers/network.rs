@@ -368,8 +368,8 @@ pub(super) unsafe extern "C" fn get_tunnel_key(
     unsafe { core::ptr::write_bytes(to, 0, size) };
     match key {
         Ok(key) => {
-            // SAFETY: both have that many bytes: the verifier has proven the program's; at most as long as the key:
-            // what the function above allows.
+            // SAFETY: both have that many bytes: the verifier has proven the program's; the function above bounds the
+            // length by the key's.
             unsafe { core::ptr::copy((&raw const key).cast(), to, size.min(KEY_LEN)) };
             0
         }

@@ -81,7 +81,8 @@ unsafe fn in_run(ctx: *mut RunCtx, body: impl FnOnce(&mut Run) -> Result<u64, He
 unsafe extern "C" fn obj_new<const PER_CPU: bool>(id: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
     // SAFETY: this thread's run.
     let env = unsafe { (*ctx).host_env } as *const LocalTypes;
-    // SAFETY: what the call has put there (contract), kept by the running program.
+    // SAFETY: the call's `LocalTypes`, whose address the linker has bound to the call (contract); the running program
+    // keeps them.
     let LocalTypes { pool, types } = unsafe { &*env };
     let body = |run: &mut Run| {
         let key = (id, PER_CPU);
@@ -216,7 +217,7 @@ pub(super) unsafe extern "C" fn list_peek<const FRONT: bool>(
 pub(crate) unsafe fn add_to_tree(run: &mut Run, root: u64, node: u64, call: CallBack<'_>) -> Result<u64, HelperError> {
     // The kernel's functions return a bool: the rest of the register is anything.
     let less = |a: u64, b: u64| Ok::<bool, HelperError>(low(call(run, [a, b, 0, 0, 0])?) & 0xff != 0);
-    // SAFETY: the caller's contract; what the program calls changes nothing of a tree.
+    // SAFETY: the caller's contract; the program's comparison cannot change a tree.
     let added = unsafe { graph::add(root, node, less) }?;
     // SAFETY: the node of an object that the run owns, or has until now.
     let object = unsafe { graph::of_tree_node(node) };

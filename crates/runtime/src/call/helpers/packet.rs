@@ -360,7 +360,7 @@ unsafe extern "C" fn xdp_redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u
     if flags != 0 {
         return XDP_ABORTED;
     }
-    // SAFETY: bound to programs on `Xdp` only: what the run was given is an `XdpBuff`, borrowed for it.
+    // SAFETY: bound to programs on `Xdp` only: the run's data is an `XdpBuff`, borrowed for the run.
     unsafe { (*context.cast::<XdpBuff<'_>>()).redirect = Some(Redirect::Device { ifindex: low(ifindex), flags }) };
     XDP_REDIRECT
 }
@@ -414,7 +414,7 @@ unsafe extern "C" fn skb_redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u
     if flags & !BPF_F_INGRESS != 0 {
         return TC_ACT_SHOT;
     }
-    // SAFETY: bound to programs on `Skb` only: what the run was given is an `SkBuff`, borrowed for it.
+    // SAFETY: bound to programs on `Skb` only: the run's data is an `SkBuff`, borrowed for the run.
     unsafe { (*context.cast::<SkBuff<'_>>()).redirect = Some(Redirect::Device { ifindex: low(ifindex), flags }) };
     TC_ACT_REDIRECT
 }

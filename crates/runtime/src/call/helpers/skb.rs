@@ -313,7 +313,7 @@ impl SkBuff<'_> {
     fn remove_tag(&mut self) -> Result<u32, Errno> {
         let Some(bytes) = self.window.packet().get(ETH_HLEN..ETH_HLEN + VLAN_HLEN) else { return Err(ENOMEM) };
         let (tci, inner) = (u16::from_be_bytes([bytes[0], bytes[1]]), [bytes[2], bytes[3]]);
-        // IEEE 802.3: what is below 0x600 is a length; then 0xffff begins an IPX packet, and anything else 802.2.
+        // IEEE 802.3: a number below 0x600 is a length; then 0xffff begins an IPX packet, and anything else 802.2.
         self.fields.protocol = if u16::from_be_bytes(inner) >= 0x600 {
             u16::from_ne_bytes(inner).into()
         } else if self.window.packet().get(ETH_HLEN + VLAN_HLEN..ETH_HLEN + VLAN_HLEN + 2) == Some(&[0xff; 2]) {

@@ -91,7 +91,7 @@ pub(super) unsafe extern "C" fn set_callback(
     let (slot, config) = unsafe { of_run(ctx) };
     // SAFETY: this thread's run.
     let env = unsafe { (*ctx).host_env } as *const TimerProgram;
-    // SAFETY: what the call has put there (contract), kept by the running program.
+    // SAFETY: the address that the linker has bound to the call (contract); the running program keeps its target.
     let program = unsafe { &*env }.0;
     // SAFETY: the program was proven to pass the timer in a value of one of its maps; the slot is the run's.
     ret(unsafe { config.timers.set_callback(slot, timer, Callback { program, address: callback }) }.map(|()| 0))
@@ -146,7 +146,7 @@ pub(super) unsafe extern "C" fn wq_set_callback(
     if low(flags) != 0 {
         return ret(Err(Errno::EINVAL));
     }
-    // SAFETY: what is asked of a timer's argument holds of this one's (contract).
+    // SAFETY: the contract of this function implies that of the timer's function.
     unsafe { set_callback(wq, callback, 0, 0, 0, ctx) }
 }
 
@@ -158,7 +158,7 @@ pub(super) unsafe extern "C" fn wq_start(wq: u64, flags: u64, _: u64, _: u64, _:
     if low(flags) != 0 {
         return ret(Err(Errno::EINVAL));
     }
-    // SAFETY: what is asked of a timer's argument holds of this one's (contract).
+    // SAFETY: the contract of this function implies that of the timer's function.
     unsafe { start(wq, 0, 0, 0, 0, ctx) }
 }
 

@@ -587,8 +587,9 @@ impl Guess {
     /// Names the sums of unchanged numbers that a fact of the havocked iteration is about (`pos + 12 <= 8 * len`): such
     /// a sum is the same number in all rounds, but was first named inside the loop.
     ///
-    /// Claim: the candidate still covers what entered. Proof: the new name is defined by the sum, exists nowhere else,
-    /// and both parts are numbers or lengths of regions that the entry state knows, so they are not negative.
+    /// Claim: the candidate still covers the state that entered. Proof: the new name is defined by the sum, exists
+    /// nowhere else, and both parts are numbers or lengths of regions that the entry state knows, so they are not
+    /// negative.
     fn define_sums(&mut self, back: &State, first: u32, names: &mut Vec<(u32, u32)>, next_id: &mut u32) {
         let known = |state: &State, id: u32| match id {
             ..FIRST_FREE_ID => state.min_len.get((id as usize).wrapping_sub(1)).is_some(),
@@ -679,7 +680,7 @@ impl Guess {
         if easily >= Some(f.bytes) {
             return easily;
         }
-        // The state still is what entered, in the candidate's names, with k = 0.
+        // The state still is the one that entered, in the candidate's names, with k = 0.
         let form = Form::constant(f.bytes.into())
             .plus(&Form::name(f.id), f.scale.into())
             .and_then(|form| form.plus(&Form::name(f.hi), -1));

@@ -59,8 +59,8 @@ fn forget_bytes(old: &Frame, new: &mut Frame) {
 /// Merges paths that join repeatedly: widens the numbers of `new` that differ from `old`'s, and drops facts that only
 /// `new` has, so that later arrivals are likely covered.
 ///
-/// Claim: the new state covers what it was before. Proof: ranges grow, names are removed, and facts are dropped. `old`
-/// only decides which.
+/// Claim: the new state covers the former one. Proof: ranges grow, names are removed, and facts are dropped. `old` only
+/// decides which.
 pub(super) fn blend(old: &State, new: &mut State) {
     for (o, n) in old.frames.iter().zip(&mut new.frames) {
         for (ov, nv) in o.regs.iter().zip(&mut n.regs) {

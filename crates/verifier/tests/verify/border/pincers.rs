@@ -231,7 +231,7 @@ pub(crate) fn generate_varied(c: &mut Choices<'_>) -> Option<Program> {
 /// Makes a program whose index stays below an end and a constant except in rounds that begin where a loaded number
 /// wraps round. No candidate is made from such rounds, so only the checking walk can notice them.
 pub(crate) fn generate_unseen(c: &mut Choices<'_>) -> Option<Program> {
-    // r6: the buffer, r7: the index, r8: its end, r9: what the end was, r3: the rounds.
+    // r6: the buffer, r7: the index, r8: its end, r9: the former end, r3: the rounds.
     let most = c.pick(&[3, 5, 7]);
     let mut text: Vec<String> =
         ["r6 = r1", "r3 = 0", "r7 = 0", "r9 = 0", "*(u64 *)(r10 - 8) = 0"].map(String::from).to_vec();
@@ -301,7 +301,7 @@ pub(crate) fn generate_unseen(c: &mut Choices<'_>) -> Option<Program> {
 /// the old end: facts about the old numbers would keep the index on the stack. The data of such a round is written
 /// beforehand, so that most runs reach it, and the next one.
 pub(crate) fn generate_renamed(c: &mut Choices<'_>) -> Option<Program> {
-    // r6: the buffer, r3: the index, r5: its end, r9: what the end was, r8: the rounds.
+    // r6: the buffer, r3: the index, r5: its end, r9: the former end, r8: the rounds.
     let most = c.pick(&[4, 7, 10, 13]);
     let round = 18 + c.below(14);
     let index = c.pick(&[1, most, 16, 17, round - 1, round]).min(round);

@@ -100,8 +100,8 @@ struct Passed {
 }
 
 impl Guess {
-    /// Renames what came back to the names of the next round, so that it can be compared with the candidate. `from`:
-    /// the side on which the round began.
+    /// Renames the state that came back to the names of the next round, so that it can be compared with the candidate.
+    /// `from`: the side on which the round began.
     pub(super) fn next_round(&mut self, back: &mut State, from: u8, next_id: &mut u32) {
         let Some(mark) = back.top().loops.last() else { return };
         let still = |o: &&Own| {

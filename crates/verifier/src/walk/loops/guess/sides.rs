@@ -259,7 +259,7 @@ impl Guess {
         state.and_then(|s| value(s, own.place)).is_some_and(|v| v.line_id() == own.id)
     }
 
-    /// Whether a planted fault takes what came back as covered.
+    /// Whether a planted fault takes the state that came back as covered.
     pub(in crate::walk::loops) fn planted_inside(&self) -> bool {
         self.sides.crosses && planted!(SidesUncovered)
     }
@@ -292,7 +292,7 @@ impl Guess {
         again
     }
 
-    /// Notes the places by which what came back might be partitioned.
+    /// Notes the places by which the state that came back might be partitioned.
     pub(super) fn see_parting(&mut self, back: &State) {
         let mut found = parted_between(&self.entry, back);
         found.retain(|p| !self.sides.parted.iter().any(|(q, none, _)| (*q, *none) == (p.place, p.none)));
