@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | [`OPENINGS`] | words that a sentence must not begin with | comments, messages of errors, documents |
 //! | [`FIRST`] | words that the first sentence of a paragraph must not begin with | comments |
+//! | [`CLAUSES`] | words that a clause behind a colon or a semicolon must not begin with | comments |
 //! | [`POINTERS`] | words within a sentence that stand for a thing without naming it | comments, all string literals |
 //! | [`FRAGMENTS`] | openings of sentences of at most [`FRAGMENT`] words, which have no subject or no verb | comments |
 //! | [`ENDINGS`] | ends of sentences that refer to a contract without naming it | comments |
@@ -53,6 +54,10 @@ const OPENINGS: &Pairs = &[
 
 /// How the first sentence of a comment's paragraph must not begin: there is nothing before it to refer to.
 const FIRST: &Pairs = &[("It", &[]), ("They", &[]), ("Of", &[])];
+
+/// How a clause behind a colon or a semicolon must not begin.
+const CLAUSES: &Pairs =
+    &[("what", &["is", "was", "were", "has", "had", "comes", "came", "lies", "follows", "others", "makes", "holds"])];
 
 /// Words that stand for a thing without naming it, wherever they are in a sentence.
 const POINTERS: &Pairs = &[
@@ -191,9 +196,9 @@ fn riddles(sentence: &str, first: bool, kind: Kind) -> bool {
     }
     let opens = kind != Kind::Literal && OPENINGS.iter().any(|pair| begins(sentence, pair));
     let points = matches!(kind, Kind::Comment | Kind::Literal) && points(sentence);
-    opens
-        || points
-        || kind == Kind::Comment && (first && FIRST.iter().any(|pair| begins(sentence, pair)) || breaks(sentence))
+    let table = if first { FIRST } else { CLAUSES };
+    let comment = kind == Kind::Comment && (table.iter().any(|pair| begins(sentence, pair)) || breaks(sentence));
+    opens || points || comment
 }
 
 /// Whether a sentence begins with the first word of a pair and one of the second.
@@ -460,8 +465,9 @@ mod tests {
     fn sentences_that_point_are_found() {
         let text = "// A count of what was freed.\n\n// Frees it, whoever has it.\n\n// Whichever is first.\n\n// It is freed.\n\n\
                     // Frees a block. It is the first.\n\n// Frees those that wait, unlike those above.\n\n\
+                    // A block: what is left is freed. A count: what it frees.\n\n\
                     // The word `of what` is code, and somewhat is a word.\n";
-        assert_eq!(found(Kind::Comment, &comments(text)), [1, 3, 5, 7, 11]);
+        assert_eq!(found(Kind::Comment, &comments(text)), [1, 3, 5, 7, 11, 13]);
     }
 
     #[test]

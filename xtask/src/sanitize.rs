@@ -1,9 +1,8 @@
 //! `cargo xtask sanitize`: the tests of state that threads share, under AddressSanitizer and under ThreadSanitizer.
 //!
 //! The standard library is built with the sanitizer too (`-Zbuild-std`): ThreadSanitizer sees only synchronisation that
-//! it has instrumented. Emitted code it cannot see at all; what follows from that, and each suppression, is in
-//! `xtask/tsan.supp` with its reason; what is leaked on purpose is in `xtask/lsan.supp`. Needs a nightly toolchain with
-//! `rust-src`.
+//! it has instrumented. It does not see emitted code at all: `xtask/tsan.supp` lists the suppressions that this needs,
+//! each with its reason, and `xtask/lsan.supp` the intended leaks. Needs a nightly toolchain with `rust-src`.
 
 use crate::shell;
 use clap::ValueEnum;

@@ -1,4 +1,4 @@
-//! Lists that no compiler holds beside each other: what is in the one and not in the other.
+//! Compares lists that no compiler compares, and reports entries that are in one list only.
 //!
 //! A bug that is planted in the verifier is worth something if generated programs find it, and
 //! docs/book/explanation/faults.md says after how many; a call of the operating system that can fail is one that some

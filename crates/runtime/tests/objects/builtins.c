@@ -66,7 +66,7 @@ static __always_inline struct room *room(void)
 	if (!ask || !at)                                                                                               \
 		return 1000;
 
-/* From the packet; what is returned leads to it. */
+/* Copies from the packet; the returned pointer leads to the copy. */
 PROGRAM
 int copies(struct xdp_md *ctx)
 {

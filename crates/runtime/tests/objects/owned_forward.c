@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * A map of owned.c, of whose objects nothing is known here but the name: what is a pointer there are bytes here, which
+ * A map of owned.c, of whose objects nothing is known here but the name: their pointers are plain bytes here, which
  * a program may write. (The kernel refuses such types, and libbpf makes the map without them.)
  * mcpu: v3 (rebuild with `cargo xtask objects`)
  */

@@ -117,7 +117,7 @@ SEC("raw/http") u64 http(const u8 *p, u64 len) {
 	return headers << 32 | path_len;
 }
 
-// Fletcher's checksum in blocks: what is left is less by as much as the pointer has moved.
+// Fletcher's checksum in blocks: the rest shrinks by as much as the pointer moves.
 SEC("raw/fletcher") u64 fletcher(const u8 *p, u64 len) {
 	u32 a = 0, b = 0;
 	while (len) {

@@ -1,7 +1,7 @@
 // mcpu: v3 v2 v4
 //
-// Loops whose variables are bounded by each other: what is left after a pointer, what is between two ends, what was
-// tested as one sum and is used as another.
+// Loops whose variables are bounded by each other: the rest behind a pointer, the distance of two ends, a number
+// that was tested as one sum and is used as another.
 #include <linux/types.h>
 
 #define SEC(name) __attribute__((section(name), used, no_builtin))
