@@ -37,7 +37,7 @@ pub(crate) fn build(install: bool, repository: Option<String>) -> anyhow::Result
         cargo.arg(&tools).env_remove("CARGO_BUILD_TARGET").env("CARGO_TARGET_DIR", tools.join("target"));
         if let Err(error) = shell::run(&mut cargo) {
             // Without a registry there is no tool; the pages and their links are checked by the rules all the same.
-            println!("SKIPPED the book: {error:#}");
+            println!("\nSKIPPED the book: it was not built, because mdBook cannot be installed: {error:#}");
             return Ok(());
         }
         fs::remove_dir_all(tools.join("target"))?;
