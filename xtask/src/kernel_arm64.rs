@@ -86,7 +86,7 @@ fn boot(kernel: &Path, archive: &Path) -> anyhow::Result<()> {
         let line = line?;
         let line = String::from_utf8_lossy(&line);
         let line = line.trim_end();
-        // Fails when nobody reads any more.
+        // Fails when the reader is gone.
         writeln!(std::io::stdout(), "{line}")?;
         if let Some(text) = line.strip_prefix(VERDICT) {
             verdict = Some(text.to_owned());

@@ -114,8 +114,8 @@ enum Command {
         /// `--contained`, run contained what each lets through.
         #[arg(long)]
         faults: bool,
-        /// Instead, run contained programs that nobody has verified, most of them damaged: so many runs must stay
-        /// inside their memory.
+        /// Instead, run contained, unverified programs, most of them damaged: so many runs must stay inside their
+        /// memory.
         #[arg(long)]
         contained: bool,
     },

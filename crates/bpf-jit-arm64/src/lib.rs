@@ -186,7 +186,7 @@ impl Emitter<'_> {
         self.s.go(jump, to);
     }
 
-    /// Notes a change of the frame, if anybody wants to know.
+    /// Records a change of the frame for unwind tables, if the options request them.
     fn unwind_note(&mut self, op: UnwindOp) {
         self.s.note(op, self.options, self.code);
     }

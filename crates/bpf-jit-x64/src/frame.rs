@@ -143,7 +143,7 @@ impl Emitter<'_> {
         self.parameters(shape);
     }
 
-    /// Notes that rsp has moved to `offset` below the CFA; in a frame with rbp nobody finds it from rsp.
+    /// Notes that rsp has moved to `offset` below the CFA; in a frame with rbp, no code finds it from rsp.
     fn cfa_from_rsp(&mut self, offset: u32) {
         if !self.frame.framed() {
             self.unwind_note(UnwindOp::Cfa { base: Rsp.into(), offset });

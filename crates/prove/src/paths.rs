@@ -4,8 +4,8 @@
 //! terms, would have the code under proof written for the prover. Approach: a comparison gives `true` first, and is
 //! remembered; when the code has returned, it is run again with the last answer that has another side turned round,
 //! until all sides have been seen. The answers on the way are the path's condition. The solver is asked at each new
-//! comparison which sides are possible at all, which cuts what nobody can reach, and at the end of each path whether
-//! what is claimed there can be false.
+//! comparison which sides are possible at all, which prunes unreachable paths, and at the end of each path whether a
+//! claim there can be false.
 //!
 //! * A question ([`Word::ask`]) is run through by itself, all its ways, and becomes one condition: only its answer
 //!   matters.

@@ -1,7 +1,7 @@
 //! Rules that are wrong: a prover that refutes none of them proves nothing.
 //!
-//! Each is a rule that somebody could write, wrong for a few numbers of 2^64. They are looked at in every run. The
-//! bugs of the verifier's `faults` that concern numbers are planted in its own code, with `--faults`.
+//! Each is a plausible rule that is wrong for a few numbers of 2^64. They are looked at in every run. The bugs of the
+//! verifier's `faults` that concern numbers are planted in its own code, with `--faults`.
 
 use crate::equations::{length, named};
 use crate::obligation::{Obligation, proof};

@@ -382,7 +382,7 @@ pub enum LoadError {
         /// The error of the allocator of executable memory.
         source: bpf_prog_pack::Error,
     },
-    /// The program may sleep, and nobody has verified it.
+    /// The program may sleep, and is not verified.
     #[error("program `{program}` {what}: only a verified program may sleep")]
     SleepNeedsVerifier {
         /// The program.

@@ -277,7 +277,7 @@ fn without_room_in_its_account_a_program_stays_as_it_is() {
         assert_eq!(program.run(&mut 0, &mut [1; 50]).unwrap(), 50);
     }
     assert!(program.is_slow() && engine.tier_stats().fast == 0);
-    // Nobody tries again: the instructions go.
+    // The recompilation is not tried again: the instructions go.
     let kept = account.used();
     assert!(kept < used && kept >= program.machine_code().unwrap().0.len() as u64, "{kept} of {used}");
     assert_eq!(program.run(&mut 0, &mut [1; 50]).unwrap(), 50);

@@ -1,7 +1,7 @@
 //! Events for `tracing` (the feature): loads, refusals, changes of hooks and prog arrays, stops of runs.
 //!
-//! One process, and one test after the other: which events anybody wants to hear is kept by `tracing` for the process,
-//! and one that another thread is just the first to tell may be missed.
+//! One process, and one test after the other: `tracing` caches for the process which events have listeners, and an
+//! event that another thread reports first at the same time may be missed.
 
 mod common;
 

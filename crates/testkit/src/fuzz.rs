@@ -110,7 +110,7 @@ pub fn soundness(data: &[u8]) {
     }
 }
 
-/// A damaged program that nobody has verified stays in its objects, contained.
+/// A damaged, unverified program stays in its objects if it is contained.
 #[cfg(feature = "oracle")]
 pub fn contained(data: &[u8]) {
     use crate::soundness::Sabotage;

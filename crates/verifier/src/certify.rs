@@ -1,12 +1,12 @@
 //! Certificates: the search for proofs that the trusted core checks. Nothing here can make an unsafe program accepted.
 //!
-//! Problem: the core ([`bpf_verifier_core`]) checks kept points, renamings, multipliers and ranks; somebody must find
-//! them. Approach: forward, over the core's own states ([`bpf_verifier_core::explore`]). At each loop head an invariant
-//! is kept (`points`): the facts of the first path that reached it, weakened by each later path. Numbers that move by a
-//! constant are expressed by iteration counters, thresholds for the others (widening: Cousot and Cousot, POPL 1977),
-//! and candidate rows (`project`) that are dropped where they do not hold (Houdini: Flanagan and Leino, FME 2001).
-//! Where one invariant for a loop head does not suffice, states are kept apart by the contents of registers (trace
-//! partitioning). Multipliers are found by elimination and linear programming (`multipliers`), ranks by strongly
+//! Problem: the core ([`bpf_verifier_core`]) checks kept points, renamings, multipliers and ranks, which an untrusted
+//! search must find. Approach: forward, over the core's own states ([`bpf_verifier_core::explore`]). At each loop head
+//! an invariant is kept (`points`): the facts of the first path that reached it, weakened by each later path. Numbers
+//! that move by a constant are expressed by iteration counters, thresholds for the others (widening: Cousot and Cousot,
+//! POPL 1977), and candidate rows (`project`) that are dropped where they do not hold (Houdini: Flanagan and Leino, FME
+//! 2001). Where one invariant for a loop head does not suffice, states are kept apart by the contents of registers
+//! (trace partitioning). Multipliers are found by elimination and linear programming (`multipliers`), ranks by strongly
 //! connected components of the kept points (`ranks`).
 //!
 //! The search shares no code with the walk that accepts programs today.

@@ -31,7 +31,7 @@ fn a_function_without_a_result_returns_what_its_context_asks_for() {
     assert_eq!(refused(&program("r0 = 2\nexit"), &void), Some(Why::Return));
     assert!(matches!(refused(&program("r0 = r10\nexit"), &void), Some(Why::NotANumber(_))));
     assert!(matches!(refused(&program("exit"), &void), Some(Why::Unset(_))));
-    // Where the context asks for nothing, nobody reads r0.
+    // Where the context requires no result, r0 is not read.
     let context = ContextLayout::raw(false);
     assert_eq!(refused(&program("exit"), &Env { void: true, ..Env::new(&context, &helpers) }), None);
 }

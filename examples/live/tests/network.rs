@@ -199,7 +199,7 @@ fn packets_pass_are_dropped_returned_and_redirected() {
     assert!(edge.child.wait().unwrap().success());
 }
 
-/// Sends five datagrams that nobody answers, and waits until the edge has counted them.
+/// Sends five datagrams without answers, and waits until the edge has counted them.
 fn tell(network: &Network, edge: &mut Talk, port: u16, counter: &str) {
     let before = edge.count(counter);
     network.run("client", LOAD, &["tell", &format!("{SERVER}:{port}"), "5"]);

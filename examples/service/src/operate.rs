@@ -186,7 +186,7 @@ struct Phase {
     seconds: f64,
 }
 
-/// Clients for a time, and reloads if there is a rate. Ends with nobody at work.
+/// Clients for a time, and reloads if there is a rate. Ends when no client is at work.
 fn phase(service: &Service, server: SocketAddr, options: &Options, part: f64, reload: bool) -> anyhow::Result<Phase> {
     let stop = AtomicBool::new(false);
     let begin = Instant::now();
@@ -252,7 +252,7 @@ fn memory(service: &Service) -> anyhow::Result<[u64; 3]> {
     Ok([service.account().used(), service.engine().usage().code_used, resident()?])
 }
 
-/// Takes events, slowly, until nobody makes any more; how many.
+/// Takes events, slowly, until no more are made; how many.
 fn consume(events: &mut RingBuf, time: Duration, stop: &AtomicBool) -> std::io::Result<u64> {
     let mut taken = 0;
     loop {

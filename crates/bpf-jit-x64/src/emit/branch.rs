@@ -20,8 +20,8 @@ pub(crate) struct Comparison {
     pub(crate) b: Val,
 }
 
-/// Whether one comparison sets the flags that tell both: a subtraction of the same two, but none that was left out
-/// because the flags said already whether something is zero.
+/// Whether the flags of one comparison decide the other, too: both subtract the same operands. A comparison with 0 may
+/// have been omitted because the flags of an op showed the result, and decides no other.
 fn same_flags(one: Comparison, other: Comparison) -> bool {
     let zero = matches!(one.b, Val::Imm(imm) if at_width(one.width, imm) == 0);
     let test = one.cond == Cond::Set || other.cond == Cond::Set;
@@ -62,7 +62,7 @@ impl Emitter<'_> {
 
     #[inline(always)]
     pub(crate) fn branch<const FUSES: bool>(&mut self, comparison: Comparison, target: BlockId, next: BlockId) {
-        // A load that was left to the comparison may trap, wherever that leads.
+        // The comparison is emitted even if both outcomes lead on: a load that is fused with it may trap.
         if target != next || FUSES && self.held.is_some() {
             let cc = self.compare::<FUSES>(comparison);
             let target_label = self.s.block(target);
@@ -170,7 +170,7 @@ impl Emitter<'_> {
         self.flags.as_ref().is_some_and(|flags| flags.of == of && flags.at == self.s.buf.len() && wide(flags))
     }
 
-    /// A comparison one side of which the op before left where it was.
+    /// A comparison with the held op before as one operand, for example a load that was left in memory.
     fn compare_held(&mut self, Comparison { width, cond, a, b }: Comparison, maker: Op) -> Cc {
         if let Op::Bin { width, a, b, .. } = maker {
             let a = self.get(a, SCRATCH);
@@ -265,8 +265,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// `test a, imm`, of which only the zero flag matters: a mask that is zero above is tested in as little as it
-    /// needs.
+    /// `test a, imm` for its zero flag only, at the smallest width that covers the mask.
     fn test_imm(&mut self, width: Width, a: Gpr, imm: i64) {
         let bits = match width {
             Width::W32 => u64::from(low_word(imm) as u32),
@@ -317,7 +316,7 @@ impl Emitter<'_> {
             cmov(&mut self.s.buf, cc, d, yes);
         }
         self.put(dst, d);
-        // The next selection may ask the same, of operands that are what they were.
+        // The next selection may make the same comparison, if its operands are unchanged.
         let changed = comparison.a == dst || comparison.b == Val::Reg(dst);
         self.selected = (plain && !changed).then_some((comparison, self.s.buf.len()));
     }

@@ -48,7 +48,7 @@ impl Level {
             let stored = self.inner.compare_exchange(core::ptr::null_mut(), new, Ordering::SeqCst, Ordering::SeqCst);
             let inner = stored.map_or_else(
                 |other| {
-                    // SAFETY: made above, and seen by nobody.
+                    // SAFETY: made above, and not published.
                     drop(unsafe { Box::from_raw(new) });
                     other
                 },

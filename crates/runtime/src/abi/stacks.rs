@@ -85,10 +85,10 @@ impl Stacks {
         let len = self.stride * SLAB;
         let at = memory::map(len, Pages::Anonymous)?;
         for i in 0..SLAB {
-            // SAFETY: a page of the mapping, which nobody knows of.
+            // SAFETY: a page of the mapping, to which no other pointer exists yet.
             let guarded = unsafe { memory::guard(at.wrapping_add(i * self.stride), memory::page_size()) };
             if let Err(error) = guarded {
-                // SAFETY: mapped above, and nobody knows of it. A failed unmap loses address space.
+                // SAFETY: mapped above, and no other pointer to it exists yet. A failed unmap loses address space.
                 let _ = unsafe { memory::unmap(at, len) };
                 return Err(error);
             }
@@ -113,7 +113,7 @@ impl Stacks {
     }
 
     fn unmap(&self, base: usize) {
-        // SAFETY: a slab of `map`, none of whose stacks is anybody's. A failed unmap loses address space.
+        // SAFETY: a slab of `map`, all of whose stacks are free. A failed unmap loses address space.
         let _ = unsafe { memory::unmap(core::ptr::with_exposed_provenance_mut(base), self.stride * SLAB) };
     }
 }

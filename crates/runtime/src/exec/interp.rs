@@ -1,8 +1,7 @@
 //! The interpreter as an engine: the same maps, helpers and host functions, every access checked.
 //!
-//! Helpers are the C functions that emitted code calls. Here their arguments come from a program nobody has verified,
-//! so each is checked against the helper's prototype before the call: maps must be the program's, memory must be the
-//! run's.
+//! Helpers are the C functions that emitted code calls. Here their arguments come from an unverified program, so each
+//! is checked against the helper's prototype before the call: maps must be the program's, memory must be the run's.
 
 mod given;
 

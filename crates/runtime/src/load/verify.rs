@@ -88,7 +88,7 @@ pub(crate) struct Options {
     pub(crate) values: bool,
     /// Whether proofs are checked.
     pub(crate) proofs: Proofs,
-    /// Whether the result of a method that returns nothing may be anything, since nobody reads it.
+    /// Whether the program is a method without a result, whose r0 is not read and may be anything.
     pub(crate) interface: bool,
 }
 

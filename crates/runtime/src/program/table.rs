@@ -352,7 +352,7 @@ impl ProgTable {
     /// Removes the sites of code that no run enters any more.
     pub(crate) fn untrack(&self, owner: u64, slots: &[u32]) {
         if self.domain.is_forked() {
-            return; // The lock may be held by a thread that does not exist here, and nobody is patched any more.
+            return; // A thread that does not exist here may hold the lock, and no site is patched in a child.
         }
         let gone: Vec<_> = {
             let mut state = self.lock();

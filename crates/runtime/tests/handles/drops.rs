@@ -138,7 +138,7 @@ fn a_drop_may_look_at_the_dispatcher_that_refuses_a_program() {
     }
 }
 
-/// Programs own their engine, and what is deferred is owned by the engine: nobody may be left who owns only each other.
+/// Programs own their engine, and the engine owns deferred callbacks: no cycle of owners may be left.
 #[test]
 fn an_engine_goes_with_its_last_user() {
     let names: Vec<&str> = fixtures().iter().map(|f| f.name).collect();

@@ -493,7 +493,7 @@ fn a_pool_lends_what_is_as_it_was_made() {
     }
 }
 
-/// Whatever of a pooled instance outlives its guard keeps that instance, which nobody else gets.
+/// A handle of a pooled instance that outlives the guard keeps the instance, which is not lent again.
 #[test]
 fn an_instance_with_handles_left_is_not_lent_again() {
     use bpf_runtime::{Hook, PoolError};

@@ -481,7 +481,7 @@ fn a_plan_that_meets_a_rollback_is_refused() {
             let refused = Plan::new().set(&array, 1, &three).commit().expect_err("it holds what is not put back yet");
             assert!(matches!(&refused, PlanError::RollingBack { array, index: 1 } if array == "array"), "{refused}");
             assert_eq!(held(1), Some(2));
-            // Other slots are nobody's, and a slot that is set by itself stays so.
+            // Other slots can be set meanwhile, and a claimed slot that is set directly stays as it was set.
             elsewhere.roll_back().unwrap();
             array.set(2, &three).unwrap();
             assert!(!back.is_finished());

@@ -283,7 +283,7 @@ fn emitted_code_preserves_the_callee_saved_registers() {
             counters: 0,
         };
         let args = [at, generated.memory.len() as u64, 0x5a5a_0003, 0x5a5a_0004, 0x5a5a_0005];
-        // SAFETY: the code stays while `program` lives; its memory and hidden argument are valid, and it calls nobody.
+        // SAFETY: the code stays while `program` lives; its memory and hidden argument are valid, and it makes no call.
         let entered = unsafe { imp::enter(base as *const u8, &args, (&raw mut ctx).cast()) };
         let text = bpf_isa::disassemble(insns);
         assert_eq!(entered.changed, 0, "seed {seed} on {}: a callee-saved register was changed\n{text}", variant.name);

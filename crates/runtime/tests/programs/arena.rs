@@ -198,8 +198,8 @@ struct Done {
     image: Vec<u8>,
 }
 
-/// Generated programs do the same in every byte of the arena on each engine, of which the checking interpreter lets
-/// nobody out of the window and its guards. `BPF_SOAK=N` multiplies their number by N.
+/// Generated programs do the same in every byte of the arena on each engine, and the checking interpreter stops each
+/// access beyond the window and its guards. `BPF_SOAK=N` multiplies their number by N.
 #[test]
 fn generated_programs_stay_inside_and_agree() {
     for pages in [1u32, 3, 64] {
@@ -340,7 +340,7 @@ fn what_is_no_arenas_business_is_refused() {
     assert!(refused(value, &[&one]).contains("4096"));
     let lookup = "*(u64 *)(r10 - 8) = 0\nr2 = r10\nr2 += -8\nr1 = map[fd:0]\ncall 1\nr0 = 0\nexit";
     assert!(refused(lookup, &[&one]).contains("a map of a kind it works on"));
-    // Without the verifier nobody knows which accesses are meant.
+    // Without the verifier, accesses of the arena are not known as such.
     for way in [Way::Interpreted, Way::Unverified] {
         let error = ways::try_instance(&ways::engine(way, |_| {}), way, &object()).unwrap_err();
         assert!(matches!(error, LoadError::ArenaNeedsVerifier { .. }), "{error}");

@@ -147,7 +147,7 @@ fn what_is_not_proven_is_refused() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Nobody but the interpreter asks then what is proven.
+/// Only the interpreter checks arguments then.
 #[test]
 fn unverified_programs_call_them_too() {
     let mut a = [3u8; 40];

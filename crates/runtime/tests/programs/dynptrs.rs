@@ -82,7 +82,7 @@ fn records_are_submitted_or_discarded() {
     }
 }
 
-/// Bytes on the stack that nobody has verified are no dynptr.
+/// The stack bytes of an unverified program are no dynptr.
 #[test]
 fn unverified_programs_have_no_dynptrs() {
     let engine = ways::engine(Way::Interpreted, |_| {});

@@ -1,4 +1,4 @@
-//! Packets in pieces (`xdp.frags`): cut anywhere, they are the same packet; and what the kernel makes of its pieces.
+//! Packets in pieces (`xdp.frags`): a packet behaves the same wherever it is cut; and the kernel's own pieces.
 
 use crate::support::ways::{self, Way};
 use bpf_runtime::maps::open_perf_entry;
@@ -57,7 +57,7 @@ struct Room {
     last: usize,
 }
 
-/// r0 and the packet, whatever pieces it is in; and how long the first is.
+/// Returns r0, the bytes of the packet from all pieces, and the length of the first piece.
 fn run(program: &Program<XdpFrags, ()>, packet: &[u8], cuts: &[usize], room: Room) -> (u32, Vec<u8>, usize) {
     let (first, mut rest) = packet.split_at(cuts.first().copied().unwrap_or(packet.len()));
     let mut buffer = [&vec![0; room.head], first, &vec![0; room.tail]].concat();
@@ -141,7 +141,8 @@ fn pieces_grow_shrink_and_go() {
     }
 }
 
-/// Into the room behind the first piece, and then into that before it; not without.
+/// Bytes are pulled into the room behind the first piece, and then into the room before it; without room the call
+/// fails.
 #[test]
 fn pieces_are_pulled_into_the_first() {
     for (_, program) in &programs() {
@@ -205,7 +206,7 @@ fn only_programs_for_packets_in_pieces_have_them() {
     let refused = linker.loader::<XdpFrags>().only(&["whole"]).object(&object, maps()).unwrap_err();
     assert!(matches!(refused, LoadError::OnePiece { .. }), "{refused}");
     assert!(refused.to_string().contains("section `xdp`"), "{refused}");
-    // Either is a program for packets in one.
+    // Both programs are for packets in one piece.
     for name in ["whole", "ask"] {
         let instance = linker.loader::<Xdp>().only(&[name]).object(&object, maps()).unwrap();
         let packet = &mut Ask { what: 0, offset: 0, len: 0, delta: 0 }.packet(60);

@@ -74,7 +74,7 @@ fn lists_in_elements_that_come_and_go() {
         assert!(turns > 0, "{way:?}");
         for key in 0..8u64 {
             let _ = queues.delete(&key.to_ne_bytes());
-            // Its lock is nobody's.
+            // No run holds its lock.
             if queues.set(&key.to_ne_bytes(), &[0; 24]).is_ok() {
                 assert_eq!(ask(&instance, "turn", key), 0, "{way:?}");
             }
@@ -236,8 +236,8 @@ fn a_checked_access_that_fails_under_a_lock() {
     }
 }
 
-/// Code that nobody has verified gives back only what its own run has taken: not the lock of a run that it is inside
-/// of, which has the same slot.
+/// Unverified code releases only locks that its own run has taken: not the lock of a run that it is inside of, which
+/// has the same slot.
 #[test]
 fn no_run_gives_back_the_lock_of_another() {
     for opt_level in [OptLevel::None, OptLevel::default()] {

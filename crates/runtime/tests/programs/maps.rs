@@ -171,8 +171,7 @@ fn inner_maps_are_replaced_under_running_programs() {
     }
 }
 
-// ---- Programs that nobody has verified
-// ---------------------------------------------------------------------------------
+// ---- Unverified programs ---------------------------------------------------------------------------------
 
 /// Runs text on the checking interpreter with these maps.
 fn interpret(maps: &[MapDef], text: &str) -> Result<u64, RunError> {

@@ -40,7 +40,7 @@ fn text_is_formatted_and_compared() {
     }
 }
 
-/// A name that nobody knows is in the message.
+/// The message contains an unknown name.
 #[test]
 fn unknown_functions_are_refused_by_name() {
     let engine = ways::engine(ways::Way::Verified, |_| {});

@@ -70,7 +70,7 @@ impl Chance {
     }
 }
 
-/// All places have a bin and a crate, and their locks are nobody's.
+/// All places have a bin and a crate, and no run holds their locks.
 fn is_usable(instance: &Instance<()>) {
     for key in 0..4 {
         // The first use after other threads' may miss, so its result is ignored.

@@ -465,7 +465,7 @@ fn legacy_loads_count_from_the_headers() {
     assert_eq!(kernel.asked, (28 + 10 + 6) * 3 * 5);
 }
 
-/// A raw buffer begins with its link header, and has no network header that anybody knows of.
+/// A raw buffer begins with its link header, and its network header is unknown.
 #[test]
 fn legacy_loads_of_raw_buffers_know_the_link_header() {
     let text = |at: &str| format!("r6 = r1; r7 = -0x200000; r8 = -0x100000; r0 = 1; r0 = *(u16 *)skb[{at}]; exit");

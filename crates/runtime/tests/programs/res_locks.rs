@@ -15,7 +15,7 @@ const VERIFIED: [Way; 5] =
 /// Errors of taking a lock, as the programs report them: 1000 plus the error number.
 const EDEADLK: u64 = 1035;
 const ETIMEDOUT: u64 = 1110;
-/// Nobody came.
+/// The other run did not arrive in time.
 const ALONE: u64 = 5003;
 
 fn load(way: Way, budget: Option<u64>) -> (Engine, Instance<()>) {
@@ -87,14 +87,14 @@ fn answers_are_the_kernels() {
             }
         }
         assert_eq!(ask(&instance, "nested", [0; 3]), 45, "{way:?}");
-        // The lock is nobody's to see.
+        // A copy of the value has 0 in place of the lock.
         let value = instance.map("accounts").unwrap().get(&[0; 4]).unwrap().unwrap();
         assert_eq!(value[8..12], [0; 4], "{way:?}");
         assert_ne!(value[12..], [0; 4], "{way:?}");
     }
 }
 
-/// Threads that move amounts to and fro, in every order of locks: nothing is lost, and nobody waits for ever.
+/// Threads that move amounts to and fro, in every order of locks: no update is lost, and no run waits without end.
 #[test]
 fn threads_take_locks_in_every_order() {
     for way in VERIFIED {
@@ -161,7 +161,7 @@ fn a_circle_of_two_is_found() {
     }
 }
 
-/// Nobody waits for ever for a lock that another run keeps.
+/// A run does not wait without end for a lock that another run keeps.
 #[test]
 fn waiting_has_an_end() {
     for way in VERIFIED {
@@ -194,7 +194,7 @@ fn stopped_runs_release_their_locks() {
     }
 }
 
-/// Programs that nobody has verified are held to the same rules when they run.
+/// Unverified programs are held to the same rules when they run.
 #[test]
 fn the_interpreter_checks_the_order_of_locks() {
     let object = Object::parse(include_bytes!("../objects/res_locks_loose.o")).unwrap();

@@ -255,8 +255,7 @@ fn an_interrupted_run_gives_its_record_up() {
     assert_eq!(drain(&mut ring), [event(0, 4, [3; 4])]);
 }
 
-// ---- Programs that nobody has verified
-// ---------------------------------------------------------------------------------
+// ---- Unverified programs ---------------------------------------------------------------------------------
 
 /// Runs text on the checking interpreter with a ring buffer as its map.
 fn interpret(text: &str) -> (Result<u64, RunError>, Vec<Vec<u8>>) {

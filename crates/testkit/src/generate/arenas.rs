@@ -192,7 +192,7 @@ impl Text<'_, '_> {
     fn atomic(&mut self, a: u8, b: u8) {
         let size = self.choices.pick(&[4, 8]);
         let aligned = !self.choices.one_in(8);
-        // r1 and r2 are nobody's behind the beginning.
+        // r1 and r2 are free behind the beginning.
         self.line(&format!("r1 = r{a}"));
         if aligned {
             self.line("r1 &= -8");

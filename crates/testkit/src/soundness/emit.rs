@@ -1,7 +1,7 @@
 //! A function under construction: its frame, its registers' roles, and the small pieces that statements are made of.
 //!
 //! Roles, at the boundaries of statements: r0, r8 and r9 are numbers; r6 is the context and r7 the area, where the
-//! function has them; r1 to r5 are nobody's. The frame, downwards from r10:
+//! function has them; r1 to r5 hold no value between statements. The frame, downwards from r10:
 //!
 //! ```text
 //!   -8 .. -64    eight numbers; a callee that is given the area may change the last four

@@ -200,7 +200,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// The object in the slot, or in r0, is nobody's from here on.
+    /// Drops the object in the slot, or in r0.
     fn drop_object(&mut self, from: Option<usize>) {
         match from {
             Some(i) => self.load(Size::DW, Reg::R1, Reg::R10, POINTERS[i]),

@@ -80,7 +80,7 @@ impl Sabotage {
         self.check_as_is(&generated, runs, c)
     }
 
-    /// Runs this program on so many inputs if it is contained, although nobody has verified it.
+    /// Runs this unverified program on so many inputs, if it can be contained.
     ///
     /// # Errors
     /// Says which canary a run changed or read, or why a run stopped.
@@ -96,7 +96,7 @@ impl Sabotage {
         Err(format!("{what}\n{:?}\n{}", generated.context, generated.program))
     }
 
-    /// Returns the machine code of the program if it is contained, although nobody has verified it.
+    /// Returns the machine code of the unverified program, if it can be contained.
     pub fn code(&mut self, generated: &Generated) -> Option<Emitted> {
         oracle::believe(true);
         oracle::ask_for_code();

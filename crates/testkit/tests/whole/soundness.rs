@@ -142,7 +142,7 @@ fn contained_programs_do_what_they_do_otherwise() {
     assert!(*contained > 500 / OF, "{contained} of {}, {refused:?}", tally.accepted);
 }
 
-/// Programs that nobody has verified, most of them damaged, stay inside their objects and their budgets.
+/// Unverified programs, most of them damaged, stay inside their objects and their budgets.
 #[test]
 fn contained_programs_stay_inside_whatever_is_believed() {
     if bpf_runtime::Arch::HOST.is_none() {

@@ -491,7 +491,7 @@ impl<'a> Walk<'a> {
         {
             return refuse(Reason::LockHeld { func: "exit".into(), at: lock.at });
         }
-        // The caller of a global function is walked without what the function does. Nobody goes on after other roots.
+        // The caller of a global function is walked without what the function does. No code runs behind other roots.
         if let Some(of) = self.state.sections.last()
             && (self.state.top().entry, self.state.top().subprog != 0) == (Entry::Root, true)
             && !planted!(SectionLeftOpen)

@@ -9,7 +9,6 @@
 //! depth first). Being covered by an ancestor shows that the path is safe if the ancestor is, but not that it ends.
 //! Therefore an open ancestor never prunes, and an *equal* one shows that the loop makes no progress, so the program is
 //! refused.
-//! *equal* proves that the loop makes no progress: refused.
 //!
 //! Callbacks, may_goto and iterators' next elements are bounded by their helper or budget, not by the walk. There, an
 //! open ancestor of the same construct does prune, and a round that is not covered is *widened* against the last, so
@@ -100,7 +99,7 @@ const FORGOTTEN: u64 = 30;
 pub(super) struct Kept {
     pub(super) state: State,
     next: u32,
-    /// Not all paths from here are finished.
+    /// Whether some path from here is not finished yet.
     pub(super) open: bool,
     /// The trail's length when the state was kept.
     pub(super) trail: usize,
@@ -343,8 +342,8 @@ impl Pruner {
             + self.moved.len() * PER_MOVED
     }
 
-    /// Whether the open states were kept before the branch was left that is walked next, with `left` others left. For
-    /// checks: of the newest, before which the others were kept, with no more branches left than it.
+    /// For assertions: whether all open states were kept before the branch that is walked next was queued. `left`: the
+    /// number of branches queued before it. Comparing the newest open state suffices, since the others are older.
     pub(super) fn opened_before(&self, left: usize) -> bool {
         self.open.last().is_none_or(|(_, pending)| *pending <= left)
     }

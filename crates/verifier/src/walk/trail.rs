@@ -136,7 +136,7 @@ pub(super) struct Mark {
     forks: usize,
 }
 
-/// The bounds of bytes as an entry has them: those past the last are nobody's.
+/// The range of bytes as an entry stores it, cut to the tracked bytes.
 fn bounds(depth: usize, size: usize) -> (u16, u16) {
     (crate::num::half((depth - size).min(TRACKED)), crate::num::half(depth.min(TRACKED)))
 }

@@ -227,7 +227,7 @@ pub(crate) fn with_env<R>(
     let code = Program::new(linked.insns().to_vec()).map_err(|e| e.to_string())?;
     let maps = object.maps().iter().map(map).collect::<Result<Vec<KnownMap>, _>>()?;
     let helpers = helpers();
-    // A call names its function by the place in the object's list, where functions that nobody offers are never called.
+    // A call names its function by its index in the object's list; functions that no host offers are never called.
     let prototype = |f: &HostFunction| offered(&f.name).unwrap_or_else(|| HelperProto::new(0, "", &[], Ret::Scalar));
     let host_functions: Vec<HelperProto> = object.host_functions().iter().map(prototype).collect();
     let mut env = Env::new(&context, &helpers);

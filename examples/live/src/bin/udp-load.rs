@@ -1,6 +1,7 @@
-//! UDP both ways, counted: `udp-load echo ADDR` sends back what comes; `udp-load ask ADDR COUNT` sends numbered datagrams,
-//! never more than [`WINDOW`] ahead of the answers, and says how many answers came, and how many came twice;
-//! `udp-load tell ADDR COUNT` sends so many that nobody answers; `udp-load flood ADDR SECONDS` sends as fast as it goes and says how many.
+//! UDP both ways, counted: `udp-load echo ADDR` sends back what comes; `udp-load ask ADDR COUNT` sends numbered
+//! datagrams, never more than [`WINDOW`] ahead of the answers, and says how many answers came, and how many came twice;
+//! `udp-load tell ADDR COUNT` sends COUNT datagrams without expecting answers; `udp-load flood ADDR SECONDS` sends as
+//! fast as it goes and says how many.
 
 use anyhow::{Context as _, bail};
 use std::net::UdpSocket;

@@ -109,7 +109,7 @@ pub(super) unsafe extern "C" fn obj_drop(object: u64, _: u64, _: u64, _: u64, _:
     unsafe { in_run(ctx, body) }
 }
 
-/// The run owns the object no longer, and nobody for it.
+/// The run does not own the object any more, and no other owner has taken it over.
 fn give_up(run: &mut Run, object: u64) {
     if run.held.remove_object(object) {
         // SAFETY: the run has owned it, and it is off the list.

@@ -2,8 +2,8 @@
 //!
 //! Problem: their arguments are addresses without a length; the kernel reads there whatever it is, and catches the
 //! fault. Approach: with each address comes what the verifier has proven of it at that call ([`Site`]): so many bytes
-//! are read, and to go on behind them is the fault. Where nothing is proven, in programs that nobody has verified, an
-//! address is one that the kernel would not read.
+//! are read, and to go on behind them is the fault. In unverified programs, where nothing is proven, every address
+//! counts as one that the kernel would not read.
 //!
 //! Source: `kernel/bpf/helpers.c` (Linux 6.18).
 

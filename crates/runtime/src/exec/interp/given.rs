@@ -48,7 +48,7 @@ pub(super) unsafe fn give<'m>(memory: &mut Memory<'m>, layout: &ContextLayout, p
         memory.add_read_only(context);
         return r1;
     }
-    // Each field by itself, since nobody else keeps an unverified program from writing one that is read-only.
+    // Each field is checked by itself, since no proof keeps an unverified program from writing a read-only one.
     let (mut rest, mut at) = (context, 0);
     for (part, writable) in host_parts(&layout.fields, rest.len()) {
         let (_, tail) = core::mem::take(&mut rest).split_at_mut(part.start - at);
