@@ -18,7 +18,7 @@ use crate::handle::program::Program;
 use crate::load::hints::{self, VerifyHint};
 use crate::load::layout::OwnStruct;
 use crate::load::linker::Linker;
-use crate::load::map_set::MapSet;
+use crate::load::map_set::{MapSet, Planned};
 use crate::load::module::{Module, Origin, Part, may_load, open, own_maps, together};
 use crate::load::owned::Local;
 use crate::load::steps::{How, Loading, NO_PROOF, Trust};
@@ -304,10 +304,11 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
-    /// For [`Loader::compile`]: verifies programs for any constants in these maps (`.rodata`), so that each instance
+    /// Verifies programs of an object for any constants in these maps (`.rodata`), so that each instance of a module
     /// may have other values ([`MapSet::global`], [`MapSet::contents`]). A program that bounds a loop or an index by
     /// such a constant must first compare it with a fixed limit. Constants in a section `.rodata.tenant`, or with a
-    /// name that continues it after a dot, are always open.
+    /// name that continues it after a dot, are always open. Loads, modules, [`Loader::verify`] and [`Loader::prove`]
+    /// treat constants alike.
     pub fn open_constants(mut self, maps: &[&str]) -> Self {
         self.open.extend(maps.iter().map(|map| (*map).to_owned()));
         self
@@ -419,13 +420,14 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     pub fn object(self, object: &Object, maps: MapSet) -> Result<Instance<H>, LoadError> {
         let (linker, own_struct) = (self.linker, self.own_struct);
         let linked = self.link(object, &maps, Reach::TailCalls)?;
+        let planned = Arc::clone(maps.planned());
         let origin = Arc::new(Origin::new(&maps, linked.wanted.as_slice().into()));
         let maps = maps.create(&linked.wanted, self.payer())?;
+        let declared = self.declare(&planned, &linked.wanted, |at| Ok(maps[at].clone().map(Declared::There)))?;
         let mut place = self.place();
         let mut programs = Vec::with_capacity(linked.programs.len());
         let mut local = None;
         let section = proof_section(object);
-        let declared = |map: usize| maps[map].clone().map(Declared::There);
         for (of, code) in linked.programs {
             let name = of.name();
             let (proof, layout) = (&carried(&section, name), C::layout());
@@ -456,19 +458,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let maps = MapSet::for_object(&linker.engine, object)?;
         let planned = Arc::clone(maps.planned());
         let linked = self.link(object, &maps, Reach::TailCalls)?;
-        for name in &self.open {
-            if !planned.iter().any(|map| map.name() == name && map.is_constant()) {
-                let have = planned.iter().filter(|map| map.is_constant()).map(|map| map.name().to_owned()).collect();
-                return Err(LoadError::NotFound { what: "map of constants", name: name.clone(), have });
-            }
-        }
-        let is_open = |name: &str| opens(name) || self.open.iter().any(|open| open == name);
-        let declared = planned
-            .iter()
-            .zip(&linked.wanted)
-            .map(|(map, wanted)| if *wanted { map.declared(is_open(map.name())).map(Some) } else { Ok(None) });
-        let declared: Vec<Option<Declared>> = declared.collect::<Result<_, _>>()?;
-        let relied = |at: &usize| planned[*at].is_constant() && linked.wanted[*at] && !is_open(planned[*at].name());
+        let declared = self.declare(&planned, &linked.wanted, |at| maps.declared(at).map(Some))?;
+        let relied = |at: &usize| linked.wanted[*at] && planned[*at].is_constant() && !self.leaves_open(&planned[*at]);
         let relied = (0..planned.len()).filter(relied).collect();
         let mut programs = Vec::with_capacity(linked.programs.len());
         let mut local = None;
@@ -478,7 +469,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             let (proof, layout) = (&carried(&section, name), C::layout());
             let loading = Loading { linker, name, layout, code: Some(code.code()), own_struct, shared: true, proof };
             let part = self
-                .bind(object, &code, &|map| declared[map].clone(), &mut local)
+                .bind(object, &code, &declared, &mut local)
                 .and_then(|(insns, references)| {
                     let then = |unit: &Unit, ready: Ready<'_>| Ok(Part::new(unit, ready, code.maps()));
                     let program = structure(name, insns)?;
@@ -490,6 +481,34 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         }
         Ok(Module::new(&linker.engine, planned, linked.wanted, relied, programs))
     }
+
+    /// Returns the declarations of the wanted maps, which programs are verified and compiled for. Maps of open
+    /// constants are declared for any contents, and `known` returns the declarations of all others.
+    fn declare(
+        &self,
+        planned: &[Planned],
+        wanted: &[bool],
+        known: impl Fn(usize) -> Result<Option<Declared>, LoadError>,
+    ) -> Result<Vec<Option<Declared>>, LoadError> {
+        for name in &self.open {
+            if !planned.iter().any(|map| map.name() == name && map.is_constant()) {
+                let have = planned.iter().filter(|map| map.is_constant()).map(|map| map.name().to_owned()).collect();
+                return Err(LoadError::NotFound { what: "map of constants", name: name.clone(), have });
+            }
+        }
+        let declared = planned.iter().zip(wanted).enumerate().map(|(at, (map, wanted))| match wanted {
+            true if self.leaves_open(map) => map.declared_for_any().map(Some),
+            true => known(at),
+            false => Ok(None),
+        });
+        declared.collect()
+    }
+
+    /// Whether these are constants that programs are verified for any values of.
+    fn leaves_open(&self, map: &Planned) -> bool {
+        map.is_constant() && (opens(map.name()) || self.open.iter().any(|open| open == map.name()))
+    }
+
     /// The instance that single programs are placed in.
     fn place(&self) -> Place<'_> {
         let (engine, payer) = (&self.linker.engine, self.payer());
@@ -508,8 +527,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     pub fn verify(self, object: &Object, maps: MapSet, log: bool) -> Result<Vec<VerifyReport>, LoadError> {
         let (linker, own_struct) = (self.linker, self.own_struct);
         let linked = self.link(object, &maps, Reach::Named)?;
-        let maps = maps.declare(&linked.wanted)?;
-        let declared = |map: usize| maps[map].clone();
+        let declared = self.declare(maps.planned(), &linked.wanted, |at| maps.declared(at).map(Some))?;
         let mut reports = Vec::with_capacity(linked.programs.len());
         let mut local = None;
         let section = proof_section(object);
@@ -551,8 +569,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     pub fn prove(self, object: &Object, maps: MapSet, fuel: u64) -> Result<Vec<ProofReport>, LoadError> {
         let (linker, own_struct) = (self.linker, self.own_struct);
         let linked = self.link(object, &maps, Reach::Named)?;
-        let maps = maps.declare(&linked.wanted)?;
-        let declared = |map: usize| maps[map].clone();
+        let declared = self.declare(maps.planned(), &linked.wanted, |at| maps.declared(at).map(Some))?;
         let mut reports = Vec::with_capacity(linked.programs.len());
         let mut local = None;
         for (of, code) in linked.programs {
@@ -637,7 +654,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         &self,
         object: &'o Object,
         code: &LinkedCode,
-        declared: &dyn Fn(usize) -> Option<Declared>,
+        declared: &[Option<Declared>],
         local: &mut Option<Local<'o>>,
     ) -> Result<(Vec<Insn>, Box<References>), LoadError> {
         let (linker, name) = (self.linker, code.code().program());
@@ -646,7 +663,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let unused = || LoadError::Internal("a map that is used is not declared".into());
         let mut references = Box::<References>::default();
         for map in &used {
-            references.maps.push(declared(*map).ok_or_else(unused)?);
+            references.maps.push(declared[*map].clone().ok_or_else(unused)?);
         }
         let mut hosts: HashMap<usize, i32> = HashMap::new();
         for Reference { insn: at, kind } in code.code().references() {

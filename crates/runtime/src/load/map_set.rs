@@ -152,20 +152,36 @@ impl Planned {
         &self.kind
     }
 
-    /// Returns the declaration that programs are verified and compiled for. `open`: for any constants in the map.
-    pub(crate) fn declared(&self, open: bool) -> Result<Declared, LoadError> {
-        if let DefKind::Data(data) = &self.kind {
-            data.def.validate().map_err(|source| LoadError::Map { map: self.name.clone(), source })?;
-        }
+    /// Returns the declaration that programs are verified and compiled for.
+    pub(crate) fn declared(&self) -> Result<Declared, LoadError> {
         match &self.kind {
-            DefKind::Data(data) if open && data.constant => {
-                let (def, contents) = (data.def.clone(), data.contents.clone());
-                Ok(Declared::Data(Arc::new(DataDecl { def, contents, constant: false })))
-            }
-            DefKind::Data(data) => Ok(Declared::Data(Arc::clone(data))),
+            DefKind::Data(data) => self.validated(data).map(|()| Declared::Data(Arc::clone(data))),
             DefKind::Progs { entries } => Ok(Declared::Progs(self.name.as_str().into(), *entries)),
             DefKind::Unsupported(source) => Err(LoadError::Map { map: self.name.clone(), source: source.clone() }),
         }
+    }
+
+    /// Returns the declaration for programs that may rely on no contents of the map.
+    pub(crate) fn declared_for_any(&self) -> Result<Declared, LoadError> {
+        self.declared_with(|data| DataDecl { def: data.def.clone(), contents: data.contents.clone(), constant: false })
+    }
+
+    /// Returns the declaration with these contents in the place of the object's.
+    fn declared_for(&self, contents: &[u8]) -> Result<Declared, LoadError> {
+        let contents = || Some(contents.to_vec());
+        self.declared_with(|data| DataDecl { def: data.def.clone(), contents: contents(), constant: data.constant })
+    }
+
+    /// Returns the declaration, changed if it is of a data map.
+    fn declared_with(&self, change: impl Fn(&DataDecl) -> DataDecl) -> Result<Declared, LoadError> {
+        match &self.kind {
+            DefKind::Data(data) => self.validated(data).map(|()| Declared::Data(Arc::new(change(data)))),
+            DefKind::Progs { .. } | DefKind::Unsupported(_) => self.declared(),
+        }
+    }
+
+    fn validated(&self, data: &DataDecl) -> Result<(), LoadError> {
+        data.def.validate().map_err(|source| LoadError::Map { map: self.name.clone(), source })
     }
 
     /// Returns whether its contents are constant after creation.
@@ -396,21 +412,16 @@ impl MapSet {
         &self.planned
     }
 
-    /// Returns the declarations of the maps with these indices, and `None` for the others. For a verification without a
-    /// load: no map is made.
-    pub(crate) fn declare(&self, wanted: &[bool]) -> Result<Vec<Option<Declared>>, LoadError> {
-        let taken = |at: usize| {
-            self.said.iter().find_map(|(of, said)| match said {
-                Said::Taken(map) if *of == at => Some(Declared::There(map.clone())),
-                Said::Taken(_) | Said::Slots(_) | Said::Elements(..) | Said::Contents(_) => None,
-            })
-        };
-        let declared = self.planned.iter().zip(wanted).enumerate().map(|(at, (map, wanted))| match taken(at) {
-            _ if !wanted => Ok(None),
-            Some(taken) => Ok(Some(taken)),
-            None => map.declared(false).map(Some),
-        });
-        declared.collect()
+    /// Returns the declaration of a map that is not made yet, with the caller's setting for it.
+    pub(crate) fn declared(&self, at: usize) -> Result<Declared, LoadError> {
+        let planned = &self.planned[at];
+        match self.said.iter().find(|(of, _)| *of == at).map(|(_, said)| said) {
+            Some(Said::Taken(map)) => Ok(Declared::There(map.clone())),
+            Some(Said::Contents(contents)) => planned.declared_for(contents),
+            // The elements are known when the map is made.
+            Some(Said::Elements(..)) => planned.declared_for_any(),
+            Some(Said::Slots(_)) | None => planned.declared(),
+        }
     }
 
     /// Leaves it to the caller to list the new maps.

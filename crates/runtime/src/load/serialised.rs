@@ -435,7 +435,7 @@ fn get_part<C: Context, H: 'static>(
     let map: Option<(Vec<_>, Vec<_>)> = Wire::get(from).ok_or_else(bad)?;
     let mut references = References::default();
     for at in &used {
-        let declared = planned.get(*at).and_then(|map| map.declared(false).ok());
+        let declared = planned.get(*at).and_then(|map| map.declared().ok());
         references.maps.push(declared.ok_or_else(bad)?);
     }
     for (name, targets) in tables {
@@ -523,5 +523,43 @@ mod tests {
         for levels in [2, 3, 1 << 20] {
             assert!(read(&def(levels)).is_none(), "{levels}");
         }
+    }
+
+    /// Changed bytes with a checksum that fits are refused, or read as another module, of which no code runs. Reading
+    /// them ends, without a panic.
+    #[test]
+    fn bytes_that_are_no_module_are_malformed() {
+        damage::<crate::Raw>(include_bytes!("../../tests/objects/instances.o"));
+        damage::<crate::Xdp>(include_bytes!("../../tests/objects/jumptables.o"));
+    }
+
+    fn damage<C: Context>(object: &[u8]) {
+        const BODY: usize = MAGIC.len() + size_of::<Header>();
+        let engine = Engine::new(crate::Config::default()).unwrap();
+        let linker = Linker::<()>::new(&engine);
+        let read = |mut bytes: Vec<u8>| {
+            let body = checksum(&bytes[BODY..]);
+            bytes[BODY - 8..BODY].copy_from_slice(&body.to_le_bytes());
+            // SAFETY: no instance is made of the module, so its code is neither placed nor run.
+            unsafe { Module::<C, ()>::deserialize(&linker, &bytes) }.map(drop)
+        };
+        let module = linker.compile::<C>(&crate::Object::parse(object).unwrap()).unwrap();
+        let bytes = module.serialize().unwrap();
+        assert_eq!(read(bytes.clone()), Ok(()));
+        let (mut malformed, mut others) = (0, 0);
+        for at in BODY..bytes.len() {
+            for bits in [1, 0x80, 0xff] {
+                let mut changed = bytes.clone();
+                changed[at] ^= bits;
+                match read(changed) {
+                    Err(DeserializeError::Malformed) => malformed += 1,
+                    Ok(()) | Err(DeserializeError::Function { .. } | DeserializeError::Map { .. }) => others += 1,
+                    Err(error) => panic!("byte {at}: {error}"),
+                }
+            }
+            assert_eq!(read(bytes[..at].to_vec()), Err(DeserializeError::Malformed), "the first {at} bytes");
+        }
+        assert!(malformed > 100 && others > 100, "{malformed} {others}");
+        assert_eq!(read([&bytes[..], &[0]].concat()), Err(DeserializeError::Malformed));
     }
 }

@@ -1,8 +1,8 @@
 //! Objects that carry proofs of their programs: loads that check the proof, with and without a proof that holds.
 
 use bpf_runtime::{
-    Arch, Config, Engine, Linker, LoadError, MapSet, Mode, Object, PROVING_FUEL, ProofError, ProofPart, ProofSection,
-    Proofs, Raw, Skb, Xdp, XdpBuff,
+    Arch, Config, Engine, Linker, LoadError, Loader, MapSet, Mode, Object, PROVING_FUEL, ProofError, ProofPart,
+    ProofSection, Proofs, Raw, Skb, Xdp, XdpBuff,
 };
 
 const FILTER: &[u8] = include_bytes!("../../../../examples/xdp_filter.o");
@@ -145,5 +145,75 @@ fn no_bytes_of_a_proof_do_harm() {
             Err(error) => assert!(matches!(error, LoadError::Proof { .. }), "{error}"),
         }
         assert_eq!(run(Mode::Interpreter, &bytes, Proofs::Check).unwrap(), searched);
+    }
+}
+
+const OPEN: &[u8] = include_bytes!("../objects/open.o");
+
+/// The names of the ways to link an object that accept it: all of them treat constants alike.
+fn accepted<'l>(
+    object: &Object,
+    loader: impl Fn() -> Loader<'l, Raw, ()>,
+    set: impl Fn() -> MapSet,
+) -> Vec<&'static str> {
+    let proven = |report: &bpf_runtime::ProofReport| report.proof.is_ok();
+    let proven = loader().prove(object, set(), PROVING_FUEL).is_ok_and(|reports| reports.iter().all(proven));
+    let ways = [
+        ("load", loader().object(object, set()).is_ok()),
+        ("compile", loader().compile(object).is_ok()),
+        ("verify", loader().verify(object, set(), false).is_ok()),
+        ("prove", proven),
+    ];
+    ways.into_iter().filter(|(_, accepted)| *accepted).map(|(way, _)| way).collect()
+}
+
+#[test]
+fn constants_are_open_to_all_ways_of_linking_or_to_none() {
+    const ALL: [&str; 4] = ["load", "compile", "verify", "prove"];
+    for mode in modes() {
+        let (engine, object) = (engine(mode), Object::parse(OPEN).unwrap());
+        let linker = Linker::<()>::new(&engine);
+        let set = || MapSet::for_object(&engine, &object).unwrap();
+        let linker = &linker;
+        let only = |program| move || linker.loader::<Raw>().only(&[program]);
+        assert_eq!(accepted(&object, only("within"), set), ALL);
+        // The index is within the bounds for the object's value of the constant, and not for all values.
+        assert_eq!(accepted(&object, only("trusts"), set), [""; 0]);
+        assert_eq!(accepted(&object, only("relies"), set), ALL);
+        let opened = || only("relies")().open_constants(&[".rodata"]);
+        assert_eq!(accepted(&object, opened, set), [""; 0]);
+        // A module is compiled without a set of maps.
+        let other = || set().global("place", &9u64.to_ne_bytes()).unwrap();
+        assert_eq!(accepted(&object, only("relies"), other), ["compile"]);
+    }
+}
+
+/// A proof for open constants serves instances that differ in them.
+#[test]
+fn a_proof_is_for_any_open_constants() {
+    let object = Object::parse(OPEN).unwrap();
+    let plain = engine(Mode::Interpreter);
+    let loader = Linker::<()>::new(&plain);
+    let maps = MapSet::for_object(&plain, &object).unwrap();
+    let reports = loader.loader::<Raw>().only(&["within"]).prove(&object, maps, PROVING_FUEL).unwrap();
+    let proofs: Vec<_> = reports.iter().map(|report| (&*report.program, report.proof.clone().unwrap())).collect();
+    let object = Object::parse(&Object::with_proofs(OPEN, &ProofSection::to_bytes(&proofs)).unwrap()).unwrap();
+    for mode in modes() {
+        let engine = engine(mode);
+        let linker = Linker::<()>::new(&engine);
+        let loader = || linker.loader::<Raw>().only(&["within"]).proofs(Proofs::Require);
+        let module = loader().compile(&object).unwrap();
+        for (limit, result) in [(0u64, 10), (3, 13), (4, 1000), (u64::MAX, 1000)] {
+            let with = |maps: MapSet| maps.global("limit", &limit.to_ne_bytes()).unwrap();
+            let made = module.instantiate(with(module.maps())).unwrap();
+            let loaded = loader().object(&object, with(MapSet::for_object(&engine, &object).unwrap())).unwrap();
+            for instance in [made, loaded] {
+                let program = instance.program::<Raw>("within").unwrap();
+                assert_eq!(program.run(&mut (), &mut []).unwrap(), result, "{mode:?}, {limit}");
+            }
+        }
+        let maps = MapSet::for_object(&engine, &object).unwrap();
+        let report = loader().verify(&object, maps, false).unwrap().remove(0);
+        assert_eq!((report.proof, report.steps), (Some(Ok(())), 0));
     }
 }
