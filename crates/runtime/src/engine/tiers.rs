@@ -45,6 +45,7 @@ struct Shared {
     slow: Mutex<BTreeMap<u64, Noted>>,
     closed: AtomicBool,
     thread: Mutex<Option<Thread>>,
+    compiled: AtomicU64,
     fast: AtomicU64,
     refused: AtomicU64,
 }
@@ -70,7 +71,9 @@ impl fmt::Debug for Tiers {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct TierStats {
-    /// Programs that were recompiled.
+    /// Compilations of programs with optimisation. The instances of a module share one.
+    pub compiled: u64,
+    /// Programs that got optimised code. Each instance of a module has programs of its own.
     pub fast: u64,
     /// Programs that ran often and kept their code of the first tier. Reasons: no room for the new code in executable
     /// memory or in the account, limits of the compiler, a thread that could not be started, a panic. Each is reported
@@ -120,7 +123,14 @@ impl Tiers {
     pub(crate) fn stats(&self) -> TierStats {
         // Relaxed: statistics.
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        TierStats { fast: read(&self.0.fast), refused: read(&self.0.refused) }
+        let Shared { compiled, fast, refused, .. } = &*self.0;
+        TierStats { compiled: read(compiled), fast: read(fast), refused: read(refused) }
+    }
+
+    /// Counts a compilation with optimisation.
+    pub(crate) fn count_compiled(&self) {
+        // Relaxed: a statistic.
+        self.0.compiled.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -94,12 +94,17 @@ impl Again {
         let subject = Subject { engine, name, layout, checks: *checks, program, facts, references };
         let told = self.told(engine);
         if !self.shared {
-            return subject
-                .compile(OptLevel::Speed, None, machine_stack, |code, shape| place(Emitted { code, shape, told }));
+            return subject.compile(OptLevel::Speed, None, machine_stack, |code, shape| {
+                engine.0.tiers.count_compiled();
+                place(Emitted { code, shape, told })
+            });
         }
         let mut failed = None;
         let fast = self.fast.get_or_init(|| {
-            let keep = |code: &Code, shape: &Shape| Ok((code.clone(), shape.clone()));
+            let keep = |code: &Code, shape: &Shape| {
+                engine.0.tiers.count_compiled();
+                Ok((code.clone(), shape.clone()))
+            };
             subject.compile(OptLevel::Speed, None, machine_stack, keep).map_err(|error| {
                 let why = error.to_string();
                 failed = Some(error);
