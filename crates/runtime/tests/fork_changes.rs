@@ -7,10 +7,12 @@
 mod common;
 
 use bpf_runtime::{
-    BpfContext, Dispatcher, DispatcherError, Hook, HookError, InterfaceError, Linker, MapSet, Object, PackError, Plan,
-    PlanError, Policy, ProgArray, ProgArrayError, Program, Raw, RunError, assemble, interface,
+    BpfContext, Dispatcher, DispatcherError, Hook, HookError, InterfaceError, Linker, LoadError, MapSet, Object,
+    PackError, Plan, PlanError, Policy, PoolError, ProgArray, ProgArrayError, Program, Raw, ResetError, RunError,
+    Tenant, TenantError, Tenants, assemble, interface,
 };
 use common::engines::engines;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(BpfContext)]
@@ -48,6 +50,12 @@ fn a_child_changes_nothing_of_its_parents() {
             PicksOps::load(linker.loader(), &object, "full", maps).unwrap()
         };
         let (table, other) = (table(), table());
+        let object = Object::parse(include_bytes!("objects/pair.o")).unwrap();
+        let module = linker.compile::<Raw>(&object).unwrap();
+        let (instance, pool) = (module.instance().make().unwrap(), module.pool(2).unwrap());
+        let in_hook = Arc::new(Hook::<Raw, ()>::new(&engine, Policy::RunAll { result: 0 }).unwrap());
+        let tenants = Tenants::new(&module).in_hook(&in_hook, "entry");
+        tenants.admit(Tenant::new("stays")).unwrap();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -59,6 +67,9 @@ fn a_child_changes_nothing_of_its_parents() {
                     table.replace(&other).unwrap();
                     dispatcher.detach(&there).unwrap();
                     hook.detach(&there).unwrap();
+                    tenants.admit(Tenant::new("comes and goes")).unwrap();
+                    tenants.remove("comes and goes").unwrap();
+                    drop(pool.take().unwrap());
                 }
             });
             let refused = |change: usize| match change {
@@ -66,7 +77,13 @@ fn a_child_changes_nothing_of_its_parents() {
                 1 => matches!(dispatcher.attach(&here), Err(DispatcherError::Image(PackError::Forked))),
                 2 => matches!(array.set(0, &here), Err(ProgArrayError::Text(_))),
                 3 => matches!(table.replace(&other), Err(InterfaceError::Forked)),
-                4 => matches!(Plan::new().set(&array, 0, &here).commit(), Err(PlanError::ProgArray { .. })),
+                4 => matches!(instance.reset(), Err(ResetError::Forked)),
+                5 => matches!(module.instance().make(), Err(LoadError::Forked)),
+                6 => matches!(pool.take(), Err(PoolError::Load(error)) if matches!(*error, LoadError::Forked)),
+                7 => matches!(tenants.admit(Tenant::new("new")), Err(TenantError::Forked)),
+                8 => matches!(tenants.remove("stays"), Err(TenantError::Forked)),
+                9 => matches!(tenants.upgrade(&module), Err(TenantError::Forked)),
+                10 => matches!(Plan::new().set(&array, 0, &here).commit(), Err(PlanError::ProgArray { .. })),
                 _ => matches!(Plan::new().attach(&hook, &here).commit(), Err(PlanError::Hook { hook: 0, .. })),
             };
             // Functions that only read return the state at the fork, or nothing.
@@ -79,9 +96,12 @@ fn a_child_changes_nothing_of_its_parents() {
                     && seen <= 2
                     && array.get(0).is_none_or(|program| program.name() == "one")
                     && array.tracked_sites(0) <= 4
+                    && matches!(tenants.names().len(), 0..=2)
+                    && tenants.get("stays").is_none_or(|instance| instance.name() == Some("stays"))
             };
             let mut wrong = Vec::new();
             for round in 0..60 {
+                let lent = pool.take().unwrap();
                 let plan = Plan::new().set(&array, 1, &here).commit().unwrap();
                 // SAFETY: the child tries some changes and leaves through `_exit`.
                 let child = unsafe { libc::fork() };
@@ -89,8 +109,10 @@ fn a_child_changes_nothing_of_its_parents() {
                 if child == 0 {
                     // SAFETY: ends a child that waits for ever.
                     unsafe { libc::alarm(20) };
-                    let all = (0..6).all(|change| refused((round + change) % 6));
+                    let all = (0..12).all(|change| refused((round + change) % 12));
                     let all = all && looks();
+                    // An instance of the parent's pool does not go back in the child.
+                    drop(lent);
                     let all = all && matches!(plan.roll_back(), Err(PlanError::ProgArray { .. }));
                     // SAFETY: ends the child without running the parent's destructors twice.
                     unsafe { libc::_exit(i32::from(!all)) };

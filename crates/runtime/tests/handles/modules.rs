@@ -3,7 +3,7 @@
 
 use bpf_runtime::{
     Arch, Config, Engine, Held, Holder, Instance, Linker, LoadError, MapSet, Mode, Module, Object, OptLevel, Printed,
-    Raw,
+    Raw, RunError,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
@@ -72,6 +72,10 @@ fn constants_may_differ_where_the_proof_is_for_any() {
         // Constants that the verification relied on: other values are refused, equal ones accepted.
         let other = module.instantiate(module.maps().global("step", &3u64.to_ne_bytes()).unwrap());
         assert!(matches!(&other, Err(LoadError::Constants { map }) if map.ends_with(".rodata")), "{other:?}");
+        // A program that relies on a constant that may differ is refused.
+        let trusts = Object::parse(include_bytes!("../objects/open.o")).unwrap();
+        let trusts = Linker::<()>::new(&engine).loader::<Raw>().only(&["trusts"]).compile(&trusts);
+        assert!(matches!(trusts, Err(LoadError::Verifier { .. })), "{trusts:?}");
         module.instantiate(module.maps().global("step", &2u64.to_ne_bytes()).unwrap()).unwrap();
         // A module that is compiled with the other values accepts them.
         let mut object = object();
@@ -152,8 +156,129 @@ fn a_limit_in_the_middle_of_many_loses_nothing() {
     }
 }
 
+/// The engine's own limit, reached by thousands of instances one by one and by a pool of them.
 #[test]
-fn names_of_instances_are_in_errors_and_metrics() {
+fn a_limit_of_the_engine_in_the_middle_of_many_loses_nothing() {
+    let object = Object::parse(include_bytes!("../objects/pair.o")).unwrap();
+    for mode in [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit)) {
+        let mut config = Config::default();
+        config.mode = mode;
+        let engine = Engine::new(config).unwrap();
+        let memory = engine.domain().memory();
+        let module = Linker::<()>::new(&engine).compile::<Raw>(&object).unwrap();
+        let make = || module.instance().make().unwrap();
+        let _first = make();
+        // Executable memory stays mapped when its programs are gone.
+        let used = || engine.usage().used - engine.usage().code_mapped;
+        let settle = || {
+            engine.domain().drain().unwrap();
+            engine.reclaim();
+        };
+        let (fresh, held) = (used(), engine.usage().held.len());
+        let hundred: Vec<_> = (0..100).map(|_| make()).collect();
+        let each = (used() - fresh) / 100;
+        drop(hundred);
+        settle();
+        memory.set_limit(memory.used() + 6000 * each).unwrap();
+        let pool = module.pool(10_000);
+        assert!(matches!(pool, Err(LoadError::Map { .. } | LoadError::MemoryFull { .. } | LoadError::Place { .. })));
+        settle();
+        assert_eq!((used(), engine.usage().held.len()), (fresh, held), "nothing of the pool is left");
+        let mut instances = Vec::new();
+        while let Ok(instance) = module.instance().make() {
+            instances.push(instance);
+            assert!(instances.len() < 10_000);
+        }
+        // Executable memory is mapped in packs of 2 MiB, of which the second is beyond the limit.
+        let least = if mode == Mode::Jit { 1000 } else { 5000 };
+        assert!(instances.len() > least, "{mode:?}: {}", instances.len());
+        let full = used();
+        assert!(module.instance().make().is_err());
+        assert_eq!(used(), full, "what was refused has taken nothing");
+        for (i, instance) in instances.iter().enumerate() {
+            let program = instance.program::<Raw>("entry").unwrap();
+            assert_eq!(program.run(&mut (), &mut [0; 8]).unwrap(), 1, "instance {i}");
+        }
+        // A reset takes no memory.
+        instances[0].reset().unwrap();
+        assert_eq!(instances[0].program::<Raw>("entry").unwrap().run(&mut (), &mut [0; 8]).unwrap(), 1);
+        drop(instances);
+        settle();
+        assert_eq!(used(), fresh);
+        drop(module.pool(3).unwrap().take().unwrap());
+    }
+}
+
+/// The budget is an instance's: of a module read back, and after a move between tiers, too.
+#[test]
+fn each_instance_has_its_budget() {
+    let mut object = Object::parse(include_bytes!("../objects/config.o")).unwrap();
+    // A round for each of at most 64 bytes.
+    object.set_global("mode", &1u32.to_ne_bytes()).unwrap();
+    for engine in engines() {
+        let linker = Linker::<()>::new(&engine);
+        let module = linker.loader::<Raw>().budget(1000).compile(&object).unwrap();
+        let read = module.serialize().ok().map(|bytes| again(&linker, &bytes).unwrap());
+        for module in [module].into_iter().chain(read) {
+            let made = [Some(3), Some(300), None].map(|budget| {
+                let instance = budget.into_iter().fold(module.instance(), |instance, budget| instance.budget(budget));
+                instance.make().unwrap().program::<Raw>("entry").unwrap()
+            });
+            let check = || {
+                let stopped = made.each_ref().map(|program| match program.run(&mut (), &mut [1; 60]) {
+                    Ok(_) => false,
+                    Err(RunError::Budget { .. }) => true,
+                    Err(other) => panic!("{other}"),
+                });
+                assert_eq!(stopped, [true, false, false]);
+                made[0].run(&mut (), &mut [1]).unwrap();
+            };
+            check();
+            let begin = std::time::Instant::now();
+            while made.iter().any(|program| program.is_slow()) {
+                made[1].run(&mut (), &mut [1; 60]).unwrap();
+                assert!(begin.elapsed().as_secs() < 60, "{:?}", engine.tier_stats());
+            }
+            check();
+        }
+    }
+}
+
+/// Runs of one instance are interrupted; a run of the same program in another instance goes on.
+#[test]
+fn an_interruption_is_of_one_instance() {
+    use bpf_runtime::{ResetError, Xdp, XdpBuff};
+    let object = Object::parse(include_bytes!("../objects/stopped.o")).unwrap();
+    for engine in engines() {
+        let linker = Linker::<()>::new(&engine);
+        let loader = || linker.loader::<Xdp>().only(&["spins"]).hybrid().interruptible(true).budget(u64::MAX);
+        let module = loader().compile(&object).unwrap();
+        let [meant, other] = [(); 2].map(|()| module.instance().make().unwrap());
+        std::thread::scope(|scope| {
+            let spin = |instance: &Instance<()>| {
+                let program = instance.program::<Xdp>("spins").unwrap();
+                scope.spawn(move || program.run(&mut (), &mut XdpBuff::new(&mut [0; 64])))
+            };
+            let is_running = |instance: &Instance<()>| matches!(instance.reset(), Err(ResetError::Running { .. }));
+            let runs = [&meant, &other].map(spin);
+            // A reset tells whether a run is in the instance.
+            while ![&meant, &other].into_iter().all(is_running) {
+                std::thread::yield_now();
+            }
+            let [of_meant, of_other] = runs;
+            for (instance, run) in [(&meant, of_meant), (&other, of_other)] {
+                assert!(is_running(instance), "another instance's run was interrupted");
+                instance.program::<Xdp>("spins").unwrap().interrupt();
+                let ended = run.join().unwrap();
+                assert!(matches!(ended, Err(RunError::Interrupted { .. })), "{ended:?}");
+            }
+        });
+        [meant, other].iter().for_each(|instance| instance.reset().unwrap());
+    }
+}
+
+#[test]
+fn names_of_instances_are_in_metrics() {
     let mut config = Config::default();
     (config.metrics, config.budget) = (true, Some(1 << 20));
     let engine = Engine::new(config).unwrap();
@@ -315,7 +440,7 @@ fn instances_of_a_contained_module_are_contained() {
     }
 }
 
-/// If one instance runs often, all instances become fast, and later ones begin fast.
+/// If one instance runs often, all instances become fast, and later ones begin fast. The module is compiled once more.
 #[test]
 fn tiers_are_moved_together() {
     let mut config = Config::default();
@@ -335,6 +460,7 @@ fn tiers_are_moved_together() {
     }
     let late = module.instance().make().unwrap();
     assert!(!late.program::<Raw>("at").unwrap().is_slow());
+    assert_eq!((engine.tier_stats().compiled, engine.tier_stats().fast), (1, 20));
     for instance in instances.iter().chain([&late]) {
         assert_eq!(run(instance, "at", 101), 7);
     }
@@ -436,7 +562,8 @@ fn a_reset_is_refused_while_runs_are_in_the_instance() {
                     begun.send(()).unwrap();
                     go_on.recv().unwrap();
                 }
-                caller.host().1.as_ref().map_or(0, |other| u64::from(other.reset().is_err()))
+                let reset = |other: &Instance<u32>| u64::from(matches!(other.reset(), Err(ResetError::InRun)));
+                caller.host().1.as_ref().map_or(0, reset)
             })
             .unwrap();
         let object = Object::parse(include_bytes!("../objects/waits.o")).unwrap();
@@ -451,7 +578,13 @@ fn a_reset_is_refused_while_runs_are_in_the_instance() {
             has_begun.recv().unwrap();
             let error = busy.reset().unwrap_err();
             assert!(matches!(&error, ResetError::Running { program } if program == "entry"), "{error}");
-            // Nobody else has handles of the other instance, so its reset does not wait.
+            // Nobody else has handles of the other instance, so its reset does not wait. If somebody has, a run may be
+            // in it that is not known, by a tail call.
+            idle.reset().unwrap();
+            let handle = idle.program::<Raw>("entry").unwrap();
+            let error = idle.reset().unwrap_err();
+            assert!(matches!(error, ResetError::Busy { .. }), "{error}");
+            drop(handle);
             idle.reset().unwrap();
             go_on.send(()).unwrap();
             assert_eq!(runs.join().unwrap(), 0);
@@ -461,6 +594,35 @@ fn a_reset_is_refused_while_runs_are_in_the_instance() {
         let simple = Linker::<u32>::new(&engine).compile::<Raw>(&self::object()).unwrap().instance().make().unwrap();
         assert_eq!(program.run(&mut (None, Some(simple.clone())), &mut [0; 8]).unwrap(), 1);
         simple.reset().unwrap();
+    }
+}
+
+/// Two threads do not reset one instance at the same time: the second is refused while the first is in the middle.
+#[test]
+fn a_reset_in_the_middle_of_another_is_refused() {
+    use bpf_runtime::ResetError;
+    use std::sync::mpsc::channel;
+    for engine in engines() {
+        let instance = module(&engine).instance().make().unwrap();
+        run(&instance, "entry", 5);
+        let (begun, has_begun) = channel();
+        let (go_on, may_go_on) = channel::<()>();
+        engine.domain().enqueue(move || {
+            begun.send(()).unwrap();
+            may_go_on.recv().unwrap();
+        });
+        // As many as are looked after at once.
+        (0..200).for_each(|_| engine.domain().enqueue(|| ()));
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| instance.reset());
+            has_begun.recv().unwrap();
+            let second = instance.reset();
+            go_on.send(()).unwrap();
+            assert!(matches!(second, Err(ResetError::Resetting)), "{second:?}");
+            first.join().unwrap().unwrap();
+        });
+        assert_eq!((count(&instance, 1), instance.map("seen").unwrap().len()), (0, 0));
+        instance.reset().unwrap();
     }
 }
 
@@ -689,6 +851,17 @@ fn honest_mistakes_with_serialised_modules_are_found() {
     let mut without = Linker::<()>::new(&first);
     without.remove_helper(1);
     assert!(matches!(again(&without, &bytes), Err(DeserializeError::Function { .. })));
+    // Jump tables are maps, which need memory.
+    let object = Object::parse(include_bytes!("../objects/jumptables.o")).unwrap();
+    let tables = linker.compile::<bpf_runtime::Xdp>(&object).unwrap().serialize().unwrap();
+    // SAFETY: `serialize` returned the bytes.
+    let read = || unsafe { Module::<bpf_runtime::Xdp, ()>::deserialize(&linker, &tables) }.map(drop);
+    let memory = first.domain().memory();
+    let limit = memory.limit();
+    memory.set_limit(memory.used()).unwrap();
+    assert!(matches!(read(), Err(DeserializeError::Map { .. })));
+    memory.set_limit(limit).unwrap();
+    read().unwrap();
 }
 
 /// A deferred callback of the host panics while a map is reset: the instance is reset all the same.

@@ -2,7 +2,8 @@
 //! `objects/instances.c`.
 
 use bpf_runtime::{
-    Config, Engine, Hook, Linker, LoadError, Module, Object, Policy, ProgArray, Raw, Tenant, TenantError, Tenants,
+    Config, Engine, Hook, Linker, LoadError, Module, Object, Policy, ProgArray, Raw, RunError, Tenant, TenantError,
+    Tenants,
 };
 use std::sync::Arc;
 
@@ -100,6 +101,43 @@ fn an_upgrade_is_one_step_for_all() {
     let refused = tenants.upgrade(module).unwrap_err();
     assert!(matches!(&refused, TenantError::Load { name, .. } if name == "tenant 1"), "{refused}");
     assert_eq!((hook.programs().len(), service.in_array().len()), (4, 4));
+}
+
+#[test]
+fn a_tenant_has_its_budget_and_the_maps_it_is_given() {
+    let service = service();
+    let shared = service.module.instance().make().unwrap().map("counts").unwrap();
+    let count = || u64::from_ne_bytes(shared.get(&1u32.to_ne_bytes()).unwrap().unwrap().try_into().unwrap());
+    service.tenants.admit(limit(0).map("counts", &shared)).unwrap();
+    service.tenants.admit(limit(1)).unwrap();
+    service.hook.run(&mut (), &mut [0; 1]).unwrap();
+    assert_eq!(count(), 2, "one of the two counts there");
+    service.tenants.upgrade(&service.module).unwrap();
+    service.hook.run(&mut (), &mut [0; 1]).unwrap();
+    assert_eq!(count(), 4, "a new version counts there, too");
+
+    let mut object = Object::parse(include_bytes!("../objects/config.o")).unwrap();
+    // A round for each of at most 64 bytes.
+    object.set_global("mode", &1u32.to_ne_bytes()).unwrap();
+    let module = Linker::<()>::new(&service.engine).compile::<Raw>(&object).unwrap();
+    let hook = Arc::new(Hook::new(&service.engine, Policy::RunAll { result: 0 }).unwrap());
+    let tenants = Tenants::new(&module).in_hook(&hook, "entry");
+    tenants.admit(Tenant::new("small").budget(3)).unwrap();
+    tenants.admit(Tenant::new("large").budget(300)).unwrap();
+    for _ in 0..2 {
+        let run = |name: &str| {
+            let program = tenants.get(name).unwrap().program::<Raw>("entry").unwrap();
+            program.run(&mut (), &mut [1; 60])
+        };
+        assert!(matches!(run("small"), Err(RunError::Budget { .. })));
+        run("large").unwrap();
+        let RunError::Budget { origin: Some(origin), .. } = hook.run(&mut (), &mut [1; 60]).unwrap_err() else {
+            panic!("no budget")
+        };
+        assert_eq!(origin.instance.as_deref(), Some("small"));
+        tenants.upgrade(&module).unwrap();
+    }
+    assert!(matches!(tenants.admit(Tenant::new("none").budget(0)), Err(TenantError::Load { .. })));
 }
 
 /// The destructor of a captured value looks at the tenants, and begins a change, in the middle of a change.

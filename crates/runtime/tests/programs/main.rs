@@ -29,6 +29,7 @@ mod helpers;
 mod hints;
 mod host_file;
 mod hybrid;
+mod instances;
 mod jumps;
 mod kernel_helpers;
 mod kernel_maps;

@@ -135,6 +135,31 @@ fn maps_of_maps() {
     }
 }
 
+/// A reset puts the object's inner maps back into their slots, and takes others out.
+#[test]
+fn a_reset_restores_inner_maps() {
+    for way in WAYS {
+        let (engine, instance) = load(way);
+        let (outer, by_name) = (instance.map("outer").unwrap(), instance.map("by_name").unwrap());
+        let other = inner(&engine, "other", [100, 200, 300]);
+        for _ in 0..2 {
+            assert_eq!(run(&instance, "nested", &keys(0, 77, 1)), 0x103, "{way:?}: nothing has the name");
+            [0u32, 1, 2].iter().for_each(|slot| outer.set_inner(&slot.to_ne_bytes(), &other, 0).unwrap());
+            by_name.set_inner(&77u32.to_ne_bytes(), &other, 0).unwrap();
+            assert_eq!(run(&instance, "nested", &keys(1, 77, 2)), 300, "{way:?}");
+            assert_eq!(run(&instance, "constant", &[]), 0x103, "{way:?}: slot 1 is filled");
+            instance.reset().unwrap();
+            assert_eq!(outer.iter().count(), 2, "{way:?}: slots that are filled");
+            assert_eq!(by_name.len(), 0, "{way:?}");
+            assert_eq!(run(&instance, "constant", &[]), 0, "{way:?}: slot 2 has the object's map, reset");
+            assert_eq!(run(&instance, "nested", &keys(1, 77, 2)), 0x101, "{way:?}");
+        }
+        // A reset leaves the values of maps that are not the instance's.
+        let value = other.get(&2u32.to_ne_bytes()).unwrap().unwrap();
+        assert!(u64::from_ne_bytes(value.try_into().unwrap()) >= 300, "{way:?}");
+    }
+}
+
 /// The host replaces an inner map over and over: a program that has found one uses it, whole, to the end of its run.
 #[test]
 fn inner_maps_are_replaced_under_running_programs() {

@@ -1,6 +1,7 @@
 //! Where a run was stopped: every engine names instruction, program and source line, after tail calls and in hooks too.
 
 use crate::common::engines::{engine, modes};
+use crate::support::ways;
 use bpf_runtime::{
     Arch, Caller, Config, Engine, HelperError, Hook, Instance, Linker, MapSet, Mode, Object, OptLevel, Origin, Policy,
     ProgArray, Raw, RunError, RunLimits, Xdp, XdpBuff, assemble,
@@ -92,6 +93,75 @@ fn the_program_of_a_hook_that_stopped_is_named() {
         }
         assert_eq!(hook.run(&mut (), &mut XdpBuff::new(&mut [7, 0, 0])).unwrap(), 2);
     }
+}
+
+/// Errors of runs name the instance in which the run ended: on each engine and level, before and after a move between
+/// tiers, of a module read back, after a tail call into another instance, and in a hook. The module is a hybrid one.
+#[test]
+fn the_instance_that_stopped_is_named() {
+    let object = Object::parse(include_bytes!("../objects/stopped.o")).unwrap();
+    let stop = |error: &RunError| {
+        let (RunError::Access { origin, .. } | RunError::Budget { origin, .. }) = error else { panic!("{error}") };
+        let Origin { instance, callers, .. } = &**origin.as_ref().unwrap();
+        assert!(callers.iter().all(|caller| caller.instance == *instance), "{error}");
+        instance
+            .as_ref()
+            .inspect(|name| assert!(error.to_string().contains(&format!("in instance `{name}`")), "{error}"));
+        (place(error), instance.clone())
+    };
+    let levels = Arch::HOST.map(|_| [OptLevel::None, OptLevel::Speed, OptLevel::Tiered].map(Some));
+    for level in levels.into_iter().flatten().chain([None]) {
+        let mut config = Config::default();
+        (config.mode, config.budget) = (level.map_or(Mode::Interpreter, |_| Mode::Jit), Some(1000));
+        config.opt_level = level.unwrap_or_default();
+        let engine = Engine::new(config).unwrap();
+        let linker = Linker::<()>::new(&engine);
+        assert!(linker.compile::<Xdp>(&object).is_err(), "it needs no checks");
+        let module = linker.loader::<Xdp>().hybrid().compile(&object).unwrap();
+        let read = ways::read_back(&linker, module.clone());
+        let of_load = stop(&run(&instance(&engine), "first", &[]).unwrap_err());
+        assert_eq!(of_load, (("first".into(), "first: reads".into()), None));
+        for module in [module, read] {
+            let [acme, other] = ["acme", "other"].map(|name| module.instance().name(name).make().unwrap());
+            acme.prog_array::<Xdp>("outer").unwrap().set(5, &other.program::<Xdp>("middle").unwrap()).unwrap();
+            let hook = Hook::<Xdp, ()>::new(&engine, Policy::RunAll { result: 2 }).unwrap();
+            hook.attach(&acme.program::<Xdp>("first").unwrap()).unwrap();
+            hook.attach(&other.program::<Xdp>("last").unwrap()).unwrap();
+            let check = || {
+                for (packet, place_in, name) in [
+                    (&[][..], "first: reads", "acme"),
+                    (&[1], "spins: loops", "acme"),
+                    (&[2, 0], "last: reads", "acme"),
+                    (&[3, 0, 0], "from_subprogram: reads", "acme"),
+                    (&[5], "middle: reads", "other"),
+                    (&[5, 1], "spins: loops", "other"),
+                ] {
+                    let ((_, at), instance) = stop(&run(&acme, "first", packet).unwrap_err());
+                    assert_eq!((&*at, instance.as_deref()), (place_in, Some(name)), "{level:?}, {packet:?}");
+                }
+                for (packet, name) in [(&[][..], "acme"), (&[7], "other"), (&[5], "other"), (&[2, 0], "acme")] {
+                    let error = hook.run(&mut (), &mut XdpBuff::new(&mut packet.to_vec())).unwrap_err();
+                    assert_eq!(stop(&error).1.as_deref(), Some(name), "{level:?}, {packet:?}");
+                }
+                // Runs that are not stopped have their results.
+                for (packet, r0) in [(&[7][..], 100), (&[2, 9], 200), (&[0, 0, 5], 5), (&[5, 9], 200)] {
+                    assert_eq!(run(&acme, "first", packet).unwrap(), r0, "{level:?}, {packet:?}");
+                }
+            };
+            check();
+            let (first, begin) = (acme.program::<Xdp>("first").unwrap(), std::time::Instant::now());
+            while first.is_slow() {
+                run(&acme, "first", &[7]).unwrap();
+                assert!(begin.elapsed().as_secs() < 60, "{:?}", engine.tier_stats());
+            }
+            check();
+            acme.prog_array::<Xdp>("outer").unwrap().clear(5).unwrap();
+        }
+    }
+}
+
+fn run(instance: &Instance<()>, name: &str, packet: &[u8]) -> Result<u64, RunError> {
+    instance.program::<Xdp>(name).unwrap().run(&mut (), &mut XdpBuff::new(&mut packet.to_vec()))
 }
 
 /// Also if the hook has changed meanwhile, and the program is not attached any more.
