@@ -4,9 +4,8 @@
 //! Rows begin at an index times their length, at a distance from that (`(i - 3) * n` of an index that begins at 3,
 //! `(i + 1) * n - n`), behind the end of the table, at a pointer or number that moves, or, wrongly, at the previous
 //! round's product. A loop that counts up or down, or a callback, iterates over the rows; invariant values may be
-//! spilled and
-//! compared again. Most programs have a line changed, moved, doubled or left out, so safe and unsafe programs differ
-//! little.
+//! spilled and compared again. Most programs have a line changed, moved, doubled or left out, so safe and unsafe
+//! programs differ little.
 
 use bpf_isa::{Program, assemble};
 use bpf_testkit::generate::Choices;
