@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-/// Where a packet starts in the buffer.
+/// Offset of the packet in the buffer.
 pub const START: usize = 8;
 /// Slots of the prog array.
 pub const SLOTS: u32 = 8;

@@ -4,7 +4,7 @@ struct request {
 	const __u32 client;
 	/* The version that has answered. */
 	__u32 version;
-	/* Whether two versions have. */
+	/* Whether two versions have run programs for this request. */
 	__u32 torn;
 	__u32 cost;
 	const __u8 *const path;

@@ -1,22 +1,22 @@
-//! Where a run finds the bounds of the regions that its context leads to.
+//! The places where a run finds the bounds of the regions that its context leads to.
 
-/// Where a run finds the bounds of a context region.
+/// The bounds of a context region, as a run finds them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct RegionBounds {
     /// The region is never shorter than this many bytes.
     pub min_len: u32,
-    /// Where its start and end are.
+    /// The place of the region's start and end.
     pub place: BoundsPlace,
 }
 
 /// See [`RegionBounds`]. Offsets are into the host's context structure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum BoundsPlace {
-    /// Nowhere: every check of it fails.
+    /// The region has no bounds, so every check against them fails.
     Nowhere,
     /// The region is the raw context: the address and length that the run was given.
     Raw,
-    /// Between two addresses of 64 bits.
+    /// The region is between two addresses of 64 bits, which the context structure holds.
     Addresses {
         /// Byte offset of the start's address.
         start: u32,

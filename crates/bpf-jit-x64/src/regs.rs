@@ -1,7 +1,7 @@
 //! The registers of x86-64, and what its instructions demand of them: the [`MachineDesc`] the allocator works from.
 //!
-//! r10 and r11 are not in the pool: every op may use them as scratch, which is what makes it correct for operands
-//! anywhere. rsp is the stack pointer; rbp is the frame pointer of functions with a BPF stack, and an ordinary register
+//! r10 and r11 are not in the pool: every op may use them as scratch, so it is correct for operands in any register or
+//! slot. rsp is the stack pointer; rbp is the frame pointer of functions with a BPF stack, and an ordinary register
 //! elsewhere.
 
 use bpf_jit::{Addresses, Constants, FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass, Takes};
@@ -63,9 +63,9 @@ pub(crate) const SCRATCH: Gpr = R10;
 /// See [`SCRATCH`].
 pub(crate) const SCRATCH2: Gpr = R11;
 
-/// Where r1 to r5 are at entry and at calls: the C convention's first five.
+/// The registers of r1 to r5 at entry and at calls: the C convention's first five.
 pub(crate) const ARGS: [Gpr; 5] = [Rdi, Rsi, Rdx, Rcx, R8];
-/// Where the hidden argument is: the C convention's sixth.
+/// The register of the hidden argument: the C convention's sixth.
 pub(crate) const CTX: Gpr = R9;
 /// Registers a call preserves. The first two need no REX prefix to be pushed and popped.
 pub(crate) const CALLEE_SAVED: [Gpr; 6] = [Rbx, Rbp, R14, R15, R12, R13];

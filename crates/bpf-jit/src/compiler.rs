@@ -105,8 +105,8 @@ impl<B: Backend> Compiler<B> {
         for (func, out) in self.lir.funcs.iter().zip(&mut self.allocs) {
             self.allocator.allocate(func, machine, alloc, out);
         }
-        // The entries of a table would be constants of the program in its code, and no branch on a wrong path may leave
-        // what confines a contained program. Plain code shows each instruction's own.
+        // The entries of a table would be constants of the program in its code, and a contained program must have no
+        // jump that could leave its confinement on a mispredicted path. Plain code shows each instruction's own.
         let jump_tables = emit.jump_tables && !plain && facts.contained.is_none() && blind.is_none();
         let emit = EmitOptions { jump_tables, ..*emit };
         self.backend.emit(&self.lir, &self.allocs, &emit, code)?;

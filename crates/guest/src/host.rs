@@ -20,7 +20,7 @@ macro_rules! host_functions {
             $crate::host_functions!(@call $name [$($args)*] [] $(-> $ret)?)
         }
     )*};
-    // Arguments one by one: a `&[u8]` becomes two.
+    // The next two rules convert one argument each: a `&[u8]` becomes a pointer and a length.
     (@call $name:ident [$arg:ident: &[u8] $(, $($rest:tt)*)?] [$($done:tt)*] $(-> $ret:ty)?) => {
         $crate::host_functions!(
             @call $name [$($($rest)*)?] [$($done)* (*const u8, $arg.as_ptr()) (u64, $arg.len() as u64)] $(-> $ret)?

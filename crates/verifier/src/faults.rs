@@ -61,11 +61,11 @@ mod with {
         /// A pointer that is not behind another one into the same object is taken to be before it, though the two may
         /// be equal.
         PointersNeverMeet,
-        /// An element that a store may miss is taken to hold what was stored.
+        /// An element that a store may miss is taken to hold the stored value.
         ContentOverwritten,
         /// A write of another kind to an array leaves its content.
         ContentSurvives,
-        /// A store between two elements is one of an element.
+        /// A store between two elements counts as a store to an element.
         ContentMisaligned,
         /// Elements that a loop may not have written are taken to be written.
         ContentNeverFresh,
@@ -198,7 +198,7 @@ mod with {
         SpilledPacketSurvives,
         /// The proven length of the packet survives a call that moves the packet.
         PacketLengthSurvives,
-        /// A null check of one pointer is one of all that may be null.
+        /// A null check of one pointer counts for all pointers that may be null.
         NullOfAll,
         /// An or-null pointer may be moved.
         NullMoves,
@@ -224,21 +224,21 @@ mod with {
         LockNeverFails,
         /// The saved interrupt state is taken to be written even if the lock is not taken.
         SavedUntaken,
-        /// A spin lock's bytes are like any others.
+        /// A program may read and write a spin lock's bytes.
         LockOpen,
         /// A spilled pointer into a record survives its submission.
         RecordSurvives,
         /// A spilled pointer to an object in a list survives the release of the lock.
         BorrowSurvives,
-        /// The links of an object are like any other bytes.
+        /// A program may read and write the links of an object.
         LinksOpen,
-        /// An object that was loaded from where it is stashed is never null.
+        /// A pointer to an object, loaded from the field where it is stashed, is never null.
         LoadedNeverNull,
-        /// An object that was loaded from where it is stashed takes others.
+        /// Other objects may be stashed in an object that was loaded from the field where it is itself stashed.
         LoadedTakes,
-        /// There is an instance for every CPU that a program asks for.
+        /// The pointer to the instance for a CPU is never null, even if no such CPU exists.
         InstanceNeverNull,
-        /// An object with an instance for each CPU is the program's still where it is stashed.
+        /// The program still owns an object with an instance for each CPU after it has stashed it.
         StashedOwned,
         /// A list needs no lock.
         RootsUnlocked,

@@ -47,7 +47,7 @@ pub struct Choice {
 /// Chooses a backend.
 #[interface]
 pub trait Balance {
-    /// Its number.
+    /// Chooses a backend and returns its number.
     fn pick(&mut self, choice: &mut Choice) -> Result<u32, RunError>;
 }
 
@@ -69,7 +69,7 @@ const PROGRAMS: [&str; 5] = ["admit", "route", "home", "api", "record"];
 const BUDGET: u64 = 10_000;
 /// Deadline of a guest's run for requests of `/sd`.
 const TIME: Duration = Duration::from_millis(2);
-/// Bytes for the plug-in, of all versions that are there at a time; and for guests.
+/// Limits in bytes: of the plug-in, for all versions that are in memory at a time, and of the guests.
 const PLUGIN_BYTES: u64 = 16 << 20;
 const GUEST_BYTES: u64 = 1 << 20;
 
@@ -79,15 +79,15 @@ const GUEST_BYTES: u64 = 1 << 20;
 pub enum Status {
     /// The plug-in answered the request.
     Allowed,
-    /// The plug-in does not serve it.
+    /// The plug-in does not serve the request.
     Refused,
-    /// Its program has spent its budget.
+    /// The guest's program has spent its budget.
     Budget,
-    /// Its program's time was over.
+    /// The deadline of the guest's program has passed.
     Deadline,
     /// A host function failed.
     Host,
-    /// Its program could not be run: a bug here.
+    /// The program could not be run: a bug of this example.
     Lost,
 }
 
@@ -114,7 +114,7 @@ pub struct Answer {
     pub status: Status,
     /// The version that has answered.
     pub version: u32,
-    /// Whether two versions have.
+    /// Whether two versions have run programs for this request, which is a bug.
     pub torn: bool,
     /// Cost of the request, in the policy's units.
     pub cost: u32,
@@ -123,10 +123,10 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Bytes of one on the wire.
+    /// Bytes of an encoded answer.
     pub const BYTES: usize = 14;
 
-    /// As it is sent.
+    /// Encodes the answer for a datagram.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         (bytes[0], bytes[1]) = (self.status as u8, u8::from(self.torn));
@@ -136,7 +136,7 @@ impl Answer {
         bytes
     }
 
-    /// As it was sent; `None` for anything else.
+    /// Decodes an answer; `None` if `bytes` are no encoded answer.
     pub fn from_bytes(bytes: &[u8]) -> Option<Answer> {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -173,7 +173,7 @@ impl std::fmt::Debug for Service {
     }
 }
 
-/// Loads a version, with the maps of the one before. Nobody sees it yet.
+/// Loads a version with the maps of the version before. No request reaches it yet.
 fn load(
     engine: &Engine,
     linker: &Linker<Host>,
@@ -246,12 +246,12 @@ impl Service {
         &self.engine
     }
 
-    /// The plug-in's memory: that of all versions that are there.
+    /// The account of the plug-in's memory, which all versions in memory share.
     pub fn account(&self) -> &Account {
         &self.account
     }
 
-    /// The guests' memory.
+    /// The account of the guests' memory.
     pub fn guests(&self) -> &Account {
         &self.guests
     }

@@ -451,7 +451,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
 /// Runs a program of another engine. Such calls are rare, so this is kept out of line.
 ///
 /// # Safety
-/// As for [`Loaded::run`], of which these are the parts.
+/// As for [`Loaded::run`]; `context`, `packet` and `memory` are the parts of its buffers.
 #[cold]
 #[inline(never)]
 unsafe fn call_foreign(
