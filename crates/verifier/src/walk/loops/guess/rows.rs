@@ -7,11 +7,11 @@
 //!
 //! Claim: this equation holds in each round. Proof: by induction. When the loop begins, k is 0, so the product is 0,
 //! and the place holds its initial value. The state that comes back is proven to be `scale * V(by)` more than the
-//! candidate said, before any name passes to the next round ([`Guess::held_rows`]). That is
-//! `start + scale * (V(k) + 1) * V(by)`. Then k increases by one; p, and the sum with the start, are dropped and defined anew for the present
-//! values ([`Guess::enter_rows`]). V(by) and V(start) are equal in all rounds: both are names from outside the loop, or
-//! of unchanged places, and neither is a region's length, which may change. The product is still known, which shows
-//! that neither name was given to another number.
+//! candidate said, before any name passes to the next round ([`Guess::held_rows`]). So the place then holds the sum
+//! `start + scale * (V(k) + 1) * V(by)`. Then k increases by one; p, and the sum with the start, are dropped and
+//! defined anew for the present values ([`Guess::enter_rows`]). V(by) and V(start) are equal in all rounds: both are
+//! names from outside the loop, or of unchanged places, and neither is a region's length, which may change. The product
+//! is still known, which shows that neither name was given to another number.
 
 use super::place::{Place, places, put, value};
 use super::{Fresh, Guess, loosened};
