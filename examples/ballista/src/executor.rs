@@ -2,7 +2,9 @@
 
 use crate::plugin::{Digest, Kind, Plugin, Refused};
 use bpf_example_datafusion::{Distinct, Rows, Score, Sketch};
-use bpf_runtime::{Engine, Linker, MapSet, Proofs};
+use bpf_runtime::text::ShownLines;
+use bpf_runtime::{Engine, Linker, LoadError, MapSet, Proofs};
+use prost::Message;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +16,7 @@ pub struct Terms {
     /// `Proofs::Require`: only programs that carry a proof, which is checked. `Proofs::Ignore`: programs that this
     /// executor's verifier accepts.
     pub proofs: Proofs,
-    /// Bytes of an object, at most.
+    /// Bytes of a plug-in with its constants, at most.
     pub object_bytes: usize,
     /// Bytes of a plug-in's maps and code, at most.
     pub memory: u64,
@@ -45,9 +47,27 @@ pub struct Plugins {
     compiled: AtomicUsize,
 }
 
-/// The compiled plug-in, or the reason for its refusal. One thread finds it while others that need it wait. Verdicts
-/// are deterministic, so a refusal is kept too: a plug-in that is sent again is not verified again.
-type Verdict = Arc<OnceLock<Result<Loaded, String>>>;
+/// The compiled plug-in, or the reason for its refusal. One thread finds it while others that need it wait.
+type Verdict = Arc<OnceLock<Result<Loaded, Refusal>>>;
+
+#[derive(Clone)]
+struct Refusal {
+    why: String,
+    /// Whether the plug-in alone is the reason. Such a refusal is kept, so that a plug-in which is sent again is not
+    /// verified again. Other refusals, for instance because memory is short at the moment, are forgotten.
+    is_final: bool,
+}
+
+impl Refusal {
+    fn of(error: &Refused) -> Refusal {
+        // The verifier's verdicts depend on the plug-in and the engine's limits alone.
+        let is_final = matches!(
+            error.downcast_ref(),
+            Some(LoadError::Verifier { .. } | LoadError::Proof { .. } | LoadError::Uncontained { .. })
+        );
+        Refusal { why: error.to_string(), is_final }
+    }
+}
 
 #[derive(Default)]
 struct Kept {
@@ -71,12 +91,34 @@ impl Plugins {
 
     /// The loaded plug-in, or why this executor does not take it.
     pub(crate) fn get(&self, plugin: &Plugin) -> Result<Loaded, String> {
+        // The function's name and the message have parts of a stranger's plug-in: they are shown on terminals and logs.
+        let refuse = |why: &dyn fmt::Display| {
+            let refused = format!("executor `{}` refuses the function `{}`: {why}", self.executor, plugin.function);
+            ShownLines(refused).to_string()
+        };
+        let most = self.terms.object_bytes;
+        // Before anything is hashed.
+        let size = plugin.encoded_len();
+        if size > most {
+            return Err(refuse(&format_args!("it has {size} bytes; at most {most} are taken here")));
+        }
         let digest = plugin.digest();
         let verdict = self.verdict(digest);
-        let found = verdict.get_or_init(|| self.load(plugin).map_err(|why| why.to_string()));
-        found.clone().map_err(|why| {
-            format!("executor `{}` refuses the function `{}` ({digest}): {why}", self.executor, plugin.function)
+        let found = verdict.get_or_init(|| self.load(plugin).map_err(|why| Refusal::of(&why)));
+        found.clone().map_err(|Refusal { why, is_final }| {
+            if !is_final {
+                self.forget(digest, &verdict);
+            }
+            refuse(&format_args!("{why} (plug-in {digest})"))
         })
+    }
+
+    /// Forgets a verdict, unless another one has taken its place.
+    fn forget(&self, digest: Digest, verdict: &Verdict) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.verdicts.get(&digest).is_some_and(|(_, kept)| Arc::ptr_eq(kept, verdict)) {
+            kept.verdicts.remove(&digest);
+        }
     }
 
     fn verdict(&self, digest: Digest) -> Verdict {
@@ -98,10 +140,6 @@ impl Plugins {
     }
 
     fn load(&self, plugin: &Plugin) -> Result<Loaded, Refused> {
-        let (size, most) = (plugin.object.len(), self.terms.object_bytes);
-        if size > most {
-            return Err(format!("its object has {size} bytes; at most {most} are taken here").into());
-        }
         let object = plugin.open()?;
         let maps = MapSet::for_object(&self.engine, &object)?;
         let account = self.engine.account(&plugin.function, self.terms.memory);
@@ -127,5 +165,52 @@ impl Plugins {
 impl fmt::Debug for Plugins {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Plugins").field("executor", &self.executor).field("terms", &self.terms).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpf_runtime::{Config, Map, MapDef, MapType};
+
+    const SCORE: &[u8] = include_bytes!("../../datafusion/score.o");
+
+    fn plugins(engine: &Engine) -> Plugins {
+        Plugins::new("one", engine, Linker::new(engine), Terms { proofs: Proofs::Ignore, ..Terms::default() })
+    }
+
+    /// A refusal because memory is short is not kept; one by the verifier is.
+    #[test]
+    fn only_verdicts_on_the_plugin_are_kept() {
+        let mut config = Config::untrusted();
+        config.memory_limit = 4 << 20;
+        let engine = Engine::new(config).unwrap();
+        let (plugins, score) = (plugins(&engine), Plugin::scalar("score", SCORE));
+        let mut held = Vec::new();
+        for size in (3..22).rev().map(|log| 1u32 << log) {
+            let map = MapDef::new("held", MapType::Array, 4, size, 1);
+            held.extend(std::iter::from_fn(|| Map::create(map.clone(), engine.domain()).ok()).take(2));
+        }
+        let refused = plugins.get(&score).err().unwrap();
+        assert!(refused.contains("refuses the function `score`"), "{refused}");
+        drop(held);
+        engine.reclaim();
+        assert!(plugins.get(&score).is_ok());
+        let before = plugins.kept.lock().unwrap().verdicts.len();
+        let missing = Plugin::scalar("nowhere", SCORE);
+        assert!(plugins.get(&missing).is_err());
+        assert_eq!(plugins.kept.lock().unwrap().verdicts.len(), before);
+    }
+
+    /// Names of strangers do not reach terminals raw, and constants count as bytes.
+    #[test]
+    fn names_and_sizes_of_strangers_are_bounded() {
+        let engine = Engine::new(Config::untrusted()).unwrap();
+        let plugins = plugins(&engine);
+        let refused = plugins.get(&Plugin::scalar("\u{1b}[2Jname", SCORE)).err().unwrap();
+        assert!(!refused.contains('\u{1b}'), "{refused}");
+        let large = Plugin::scalar("score", SCORE).constant("large", &vec![0; 2 << 20]);
+        let refused = plugins.get(&large).err().unwrap();
+        assert!(refused.contains("at most 1048576 are taken here"), "{refused}");
     }
 }
