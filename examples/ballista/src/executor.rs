@@ -53,8 +53,8 @@ type Verdict = Arc<OnceLock<Result<Loaded, Refusal>>>;
 #[derive(Clone)]
 struct Refusal {
     why: String,
-    /// Whether the plug-in alone is the reason. Such a refusal is kept, so that a plug-in which is sent again is not
-    /// verified again. Other refusals, for instance because memory is short at the moment, are forgotten.
+    /// Whether the plug-in alone is the reason. The executor keeps a final refusal, so that it does not verify a plug-in
+    /// again which is sent again. Other refusals, for instance because memory is short at the moment, are forgotten.
     is_final: bool,
 }
 
