@@ -15,6 +15,7 @@ mod disasm;
 #[cfg(test)]
 mod documented;
 mod fill;
+mod fuzz;
 mod header;
 mod host;
 mod input;
@@ -30,6 +31,7 @@ mod prove;
 mod run;
 mod scenario;
 mod test;
+mod test_case;
 mod values;
 mod verify;
 

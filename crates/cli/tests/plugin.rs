@@ -179,6 +179,35 @@ fn coverage_is_told_by_source_line() {
     assert!(message.contains("cannot write /nowhere/cases.info"), "{message}");
 }
 
+/// The search finds a verdict that needs four requests of one client, and makes the input as small as that.
+#[test]
+fn fuzzing_finds_what_no_case_allows() {
+    let folder = Folder::new("fuzz");
+    let cases = |allowed: &str| {
+        format!(
+            "object = \"limit.o\"\nhost = \"limit_host.json\"\nprogram = \"limit\"\n\
+             [fuzz]\nverdicts = {allowed}\n[[case]]\nname = \"one\"\n\
+             run = [{{ context = {{ client = 7, path = \"/index.html\" }}, verdict = 0 }}]\n"
+        )
+    };
+    let path = folder.file("all.toml", &cases("[0, 1]"));
+    let search = |path: &str, status| prints(status, &["test", path, "--fuzz", "1", "--fuzz-inputs", "1200"]);
+    let found = search(&path, 0);
+    assert!(found.contains("pass  --fuzz of `limit`") && found.contains("1200 runs"), "{found}");
+    let path = folder.file("some.toml", &cases("[0]"));
+    let found = search(&path, 1);
+    assert_eq!(found, search(&path, 1), "equal seeds");
+    let (_, case) = found.split_once("[[case]]").expect("a case to add");
+    assert!(case.contains("name = \"the verdict 1 is none of [0]\"") && !case.contains("path"), "{case}");
+    assert_eq!(case.matches("context").count(), 4, "{case}");
+    // The case is one that the test file may have.
+    let (case, _) = case.rsplit_once('\n').unwrap().0.rsplit_once('\n').unwrap_or((case, ""));
+    let added = folder.file("added.toml", &format!("{}\n[[case]]{case}", cases("[0]")));
+    assert!(prints(0, &["test", &added]).contains("2 passed"));
+    let message = fails(&["test", &folder.file("wrong.toml", &cases("[\"many\"]")), "--fuzz", "1"]);
+    assert!(message.contains("verdicts") && message.contains("line 5"), "{message}");
+}
+
 #[test]
 fn cases_fail_where_the_plug_in_does_otherwise() {
     let folder = Folder::new("fail");

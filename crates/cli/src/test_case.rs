@@ -1,0 +1,590 @@
+//! A case of a test file, and how it is run: mocked functions of the host, maps, contexts, expected results.
+//!
+//! Invariant: a case sees nothing of another case, nor of the machine: maps are made for each, and clocks and random
+//! numbers are those of the case.
+
+use crate::coverage::Covered;
+use crate::load::NoHost;
+use crate::{fill, host, input, maps};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use bpf_runtime::{
+    Caller, Engine, FieldKind, FunctionInterface, HelperError, HostContext, HostContextBuff, HostInterface, HostValue,
+    Instance, IntType, Linker, MapSet, Object, Program, ResultKind, RunError,
+};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use toml::{Spanned, Value};
+
+/// The settings of a test file for `--fuzz`.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Settings {
+    /// The verdicts that programs may return; all, if it is missing.
+    pub(crate) verdicts: Option<Vec<i64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) program: Option<String>,
+    /// Entries of maps before the first run.
+    #[serde(default)]
+    pub(crate) maps: Entries,
+    /// Results of functions of the host, in the order of the calls; the last one is repeated.
+    #[serde(default)]
+    pub(crate) functions: BTreeMap<String, Vec<Value>>,
+    /// The time that clocks return, in nanoseconds.
+    #[serde(default)]
+    time: u64,
+    /// The numbers that `bpf_get_prandom_u32` returns, in turn and from the start again; 0 if empty.
+    #[serde(default)]
+    random: Vec<u32>,
+    #[serde(default)]
+    pub(crate) run: Vec<Spanned<Run>>,
+    #[serde(default)]
+    expect: Expect,
+}
+
+pub(crate) type Entries = BTreeMap<String, BTreeMap<String, Value>>;
+
+/// One run, and the expectations of it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Run {
+    /// Fields of the context; all others are zero or empty.
+    #[serde(default)]
+    pub(crate) context: BTreeMap<String, Value>,
+    /// The time that clocks return from this run on.
+    pub(crate) time: Option<u64>,
+    /// The result.
+    verdict: Option<i64>,
+    /// A part of the error that ends the run.
+    pub(crate) error: Option<String>,
+    /// Fields of the context after the run.
+    #[serde(default)]
+    after: BTreeMap<String, Value>,
+    /// Calls of functions of the host in this run: the function's name, then its arguments.
+    calls: Option<Vec<Vec<Value>>>,
+}
+
+/// The expected contents of maps after the last run.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Expect {
+    /// Entries of maps; `false` for an entry that must not be there.
+    #[serde(default)]
+    maps: Entries,
+    /// The records of ring buffers, in hex digits.
+    #[serde(default)]
+    records: BTreeMap<String, Vec<String>>,
+}
+
+/// An argument of a call.
+#[derive(Clone, PartialEq, Debug)]
+enum Argument {
+    Int(u64),
+    Bytes(Vec<u8>),
+    Null,
+}
+
+/// State that the functions of the host share with the case.
+#[derive(Default)]
+pub(crate) struct Mocks {
+    /// Results of the functions, by name; the last one of each is repeated.
+    results: BTreeMap<String, Vec<Mocked>>,
+    /// The calls of the run, in order, and the bytes of their arguments together.
+    calls: Vec<(String, Vec<Argument>)>,
+    bytes: usize,
+    /// The number of calls of each function in the case.
+    called: BTreeMap<String, usize>,
+    time: u64,
+    random: Vec<u32>,
+    drawn: usize,
+}
+
+impl Mocks {
+    /// Begins a case. Functions in `numbers` return these, whatever the case says.
+    pub(crate) fn begin(&mut self, test: &Test<'_>, numbers: &BTreeMap<String, u64>) -> Result<()> {
+        let case = test.case;
+        let mut results = BTreeMap::new();
+        for function in &test.host.functions {
+            let given = case.functions.get(&function.name).map_or(&[][..], Vec::as_slice);
+            let given = given.iter().map(|value| result(function, value));
+            let given = given.collect::<Result<Vec<_>>>().with_context(|| format!("results of `{}`", function.name))?;
+            results.insert(function.name.clone(), given);
+        }
+        for (name, number) in numbers {
+            results.insert(name.clone(), vec![Mocked::Returns(*number)]);
+        }
+        *self = Mocks { results, time: case.time, random: case.random.clone(), ..Mocks::default() };
+        Ok(())
+    }
+
+    /// Begins a run, which may set the time.
+    pub(crate) fn begin_run(&mut self, time: Option<u64>) {
+        self.calls.clear();
+        self.bytes = 0;
+        self.time = time.unwrap_or(self.time);
+    }
+}
+
+/// Upper bound on the host calls of one run, which are recorded.
+const MAX_CALLS: usize = 1 << 16;
+/// Bytes in the arguments of the calls of one run, at most.
+const MAX_BYTES: usize = 64 << 20;
+
+/// The clocks among the helpers, by id and name, with the nanoseconds of their ticks.
+const CLOCKS: [(u32, &str, u64); 5] = [
+    (5, "bpf_ktime_get_ns", 1),
+    (118, "bpf_jiffies64", 1_000_000),
+    (125, "bpf_ktime_get_boot_ns", 1),
+    (160, "bpf_ktime_get_coarse_ns", 1),
+    (208, "bpf_ktime_get_tai_ns", 1),
+];
+/// The helper that returns a random number.
+const RANDOM: (u32, &str) = (7, "bpf_get_prandom_u32");
+
+/// A case of a program, with its object and host.
+pub(crate) struct Test<'t> {
+    pub(crate) engine: &'t Engine,
+    pub(crate) host: &'t HostInterface,
+    pub(crate) object: &'t Object,
+    pub(crate) program: &'t str,
+    pub(crate) case: &'t Case,
+    /// The line of a place in the file.
+    pub(crate) line: &'t dyn Fn(usize) -> usize,
+}
+
+pub(crate) fn lock(mocks: &Mutex<Mocks>) -> MutexGuard<'_, Mocks> {
+    // A poisoned lock is that of a function that panicked, which ended its run.
+    mocks.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Test<'_> {
+    /// Runs the case, and returns what was not as expected.
+    pub(crate) fn run(&self, covered: &mut Covered) -> Result<Vec<String>> {
+        let case = self.case;
+        ensure!(!case.run.is_empty(), "it has no `[[case.run]]`");
+        let mocks = Arc::new(Mutex::new(Mocks::default()));
+        let linker = self.linker(&mocks)?;
+        lock(&mocks).begin(self, &BTreeMap::new())?;
+        let maps = MapSet::for_object(self.engine, self.object)?;
+        let instance = match linker.loader::<HostContext>().only(&[self.program]).object(self.object, maps) {
+            Ok(instance) => instance,
+            // A refused plug-in is a result of the test.
+            Err(error) => return Ok(vec![error.to_string()]),
+        };
+        let program = instance.program::<HostContext>(self.program)?;
+        fill::put(&entries(&case.maps)?, &instance)?;
+        let mut rings = maps::Rings::open(self.engine, instance.maps())?;
+        let mut failures = Vec::new();
+        for (i, run) in case.run.iter().enumerate() {
+            let at = (self.line)(run.span().start);
+            let mut fail = |what: String| failures.push(format!("line {at}: run {}: {what}", i + 1));
+            self.one_run(run.get_ref(), &program, &mocks, &mut fail).with_context(|| format!("line {at}"))?;
+            rings.drain();
+        }
+        if let Some(coverage) = program.coverage() {
+            covered.add(&coverage);
+        }
+        self.check_maps(&instance, &rings, &mut failures)?;
+        Ok(failures)
+    }
+
+    /// The host's linker, with mocks.
+    pub(crate) fn linker(&self, mocks: &Arc<Mutex<Mocks>>) -> Result<Linker<NoHost>> {
+        let known: BTreeSet<&str> = self.host.functions.iter().map(|function| function.name.as_str()).collect();
+        for name in self.case.functions.keys() {
+            let names = || known.iter().copied().collect::<Vec<_>>().join(", ");
+            ensure!(known.contains(name.as_str()), "the host has no function `{name}`; it has: {}", names());
+        }
+        let mut linker = host::linker(self.engine, self.host, |function| {
+            let (mocks, name) = (Arc::clone(mocks), function.name.clone());
+            move |_: &mut Caller<'_, NoHost>, args: &[HostValue<'_>]| -> Result<u64, HelperError> {
+                let mut mocks = lock(&mocks);
+                mocks.bytes = mocks.bytes.saturating_add(args.iter().map(argument_bytes).sum());
+                if mocks.calls.len() == MAX_CALLS || mocks.bytes > MAX_BYTES {
+                    let more =
+                        format!("more than {MAX_CALLS} calls of the host's functions, or {MAX_BYTES} bytes in them");
+                    return Err(HelperError::new(format!("a run of a test makes {more}")));
+                }
+                mocks.calls.push((name.clone(), args.iter().map(argument).collect()));
+                let called = mocks.called.entry(name.clone()).or_insert(0);
+                let at = *called;
+                *called += 1;
+                let results = mocks.results.get(&name).map_or(&[][..], Vec::as_slice);
+                match results.get(at).or(results.last()).cloned() {
+                    Some(Mocked::Returns(value)) => Ok(value),
+                    Some(Mocked::Fails(error)) => Err(HelperError::new(error)),
+                    None => Ok(0),
+                }
+            }
+        })?;
+        let own: BTreeSet<u32> = self.host.functions.iter().filter_map(|function| function.id).collect();
+        // A helper that the host removed or replaced is the host's.
+        let replaced = |(id, name): (u32, &str)| {
+            !own.contains(&id) && !known.contains(name) && !self.host.removed_helpers.contains(&id)
+        };
+        for (id, name, tick) in CLOCKS.into_iter().filter(|(id, name, _)| replaced((*id, *name))) {
+            let mocks = Arc::clone(mocks);
+            let time = move |_: &mut Caller<'_, NoHost>| -> u64 { lock(&mocks).time / tick };
+            linker.remove_helper(id).func(id, name, time)?;
+        }
+        if replaced(RANDOM) {
+            let mocks = Arc::clone(mocks);
+            let draw = move |_: &mut Caller<'_, NoHost>| -> u64 {
+                let mut mocks = lock(&mocks);
+                let (drawn, of) = (mocks.drawn, mocks.random.len().max(1));
+                mocks.drawn += 1;
+                mocks.random.get(drawn % of).copied().unwrap_or(0).into()
+            };
+            linker.remove_helper(RANDOM.0).func(RANDOM.0, RANDOM.1, draw)?;
+        }
+        Ok(linker)
+    }
+
+    fn one_run(
+        &self,
+        run: &Run,
+        program: &Program<HostContext, NoHost>,
+        mocks: &Mutex<Mocks>,
+        fail: &mut dyn FnMut(String),
+    ) -> Result<()> {
+        let mut context = HostContextBuff::new();
+        for (name, value) in &run.context {
+            let bytes = field_bytes(&context, name, value)?;
+            ensure!(context.set(name, &bytes), "the context's field `{name}` cannot hold {value}");
+        }
+        // Before the run, so that a test file is wrong whatever the plug-in does.
+        let mut after = Vec::new();
+        for (name, value) in &run.after {
+            after.push((name, field_bytes(&context, name, value)?));
+        }
+        let calls = run.calls.iter().flatten().map(|call| self.expected_call(call)).collect::<Result<Vec<_>>>()?;
+        lock(mocks).begin_run(run.time);
+        match (poll(program, &mut context)?, &run.error) {
+            (Ok(result), None) => {
+                if let Some(expected) = run.verdict.filter(|expected| !same_verdict(*expected, result)) {
+                    fail(format!("the verdict is {}, not {expected}", shown_verdict(result)));
+                }
+            }
+            (Ok(result), Some(expected)) => {
+                fail(format!("the verdict is {}, where an error was expected: {expected}", shown_verdict(result)));
+            }
+            (Err(error), Some(expected)) if error.to_string().contains(expected.as_str()) => {}
+            (Err(error), Some(expected)) => fail(format!("the error is `{error}`, not: {expected}")),
+            (Err(error), None) => fail(error.to_string()),
+        }
+        for (name, expected) in after {
+            let held = context.get(name).unwrap_or_default();
+            if held != expected {
+                let kind = kind_of(&context, name);
+                fail(format!("`{name}` is {}, not {}", shown_field(kind, &held), shown_field(kind, &expected)));
+            }
+        }
+        if run.calls.is_some() {
+            let made = lock(mocks).calls.clone();
+            if made != calls {
+                fail(format!("the calls are {}, not {}", shown_calls(&made), shown_calls(&calls)));
+            }
+        }
+        Ok(())
+    }
+
+    /// An expected call, by the types of the function.
+    fn expected_call(&self, call: &[Value]) -> Result<(String, Vec<Argument>)> {
+        let Some((Value::String(name), args)) = call.split_first() else {
+            bail!("an expected call is [\"function\", argument, …]");
+        };
+        let function = self.host.functions.iter().find(|function| function.name == *name);
+        let function = function.with_context(|| format!("the host has no function `{name}`"))?;
+        let params = &function.params;
+        ensure!(
+            args.len() == params.len(),
+            "`{name}` has {} parameters (a byte slice is one); the expected call has {}",
+            params.len(),
+            args.len()
+        );
+        let args = args.iter().zip(params).map(|(value, param)| match (value, param) {
+            (Value::Integer(value), bpf_runtime::ParamKind::Int(int)) => Ok(Argument::Int(number(*value, *int)?)),
+            (Value::Boolean(false), bpf_runtime::ParamKind::Bytes { .. } | bpf_runtime::ParamKind::Struct { .. }) => {
+                Ok(Argument::Null)
+            }
+            (_, bpf_runtime::ParamKind::Bytes { .. } | bpf_runtime::ParamKind::Struct { .. }) => {
+                Ok(Argument::Bytes(plain_bytes(value)?))
+            }
+            (_, bpf_runtime::ParamKind::Int(_)) => Err(anyhow!("{value} is no number")),
+        });
+        let args = args.collect::<Result<Vec<_>>>().with_context(|| format!("an argument of `{name}`"))?;
+        Ok((name.clone(), args))
+    }
+
+    fn check_maps(&self, instance: &Instance<NoHost>, rings: &maps::Rings, failures: &mut Vec<String>) -> Result<()> {
+        for (name, entries) in &self.case.expect.maps {
+            let map = instance.map(name)?;
+            for (key, expected) in entries {
+                let entry = || format!("expected entry {key} of map `{name}`");
+                let key_bytes = fill::key_bytes(key, &map).with_context(entry)?;
+                let held = map.get(&key_bytes).with_context(entry)?;
+                let is = || held.as_deref().map_or("missing".to_owned(), maps::bytes);
+                match (expected, &held) {
+                    (Value::Boolean(false), None) => {}
+                    (Value::Boolean(false), Some(_)) => failures.push(format!("`{name}` has an entry {key}: {}", is())),
+                    (expected, _) => {
+                        let text = entry_text(expected).with_context(entry)?;
+                        let expected = fill::value_bytes(&text, &map).with_context(entry)?;
+                        if held.as_deref() != Some(&expected) {
+                            failures.push(format!("`{name}`, entry {key} is {}, not {}", is(), maps::bytes(&expected)));
+                        }
+                    }
+                }
+            }
+        }
+        for (name, expected) in &self.case.expect.records {
+            let Some((records, total)) = rings.first(name) else {
+                bail!("there is no ring `{name}` to take records from")
+            };
+            if records != expected.as_slice() || total != expected.len() as u64 {
+                failures.push(format!("the records of `{name}` are {records:?} ({total}), not {expected:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether an expected verdict is this result: that of a C function, an int or a wider number.
+pub(crate) fn same_verdict(expected: i64, result: u64) -> bool {
+    expected.cast_unsigned() == result
+        || i32::try_from(expected).is_ok_and(|expected| u64::from(expected.cast_unsigned()) == result)
+}
+
+/// Runs a program once. Mocked functions are ready at once, so a sleepable program never waits.
+pub(crate) fn poll(
+    program: &Program<HostContext, NoHost>,
+    context: &mut HostContextBuff,
+) -> Result<std::result::Result<u64, RunError>> {
+    let mut host = ();
+    match program.run(&mut host, context) {
+        Err(RunError::Sleepable { .. }) => {}
+        result => return Ok(result),
+    }
+    let run = std::pin::pin!(program.run_async(&mut host, context));
+    match run.poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+        Poll::Ready(result) => Ok(result),
+        Poll::Pending => bail!("the program waits, and nothing here wakes it"),
+    }
+}
+
+/// The effect of one call of a mocked function.
+#[derive(Clone)]
+enum Mocked {
+    Returns(u64),
+    /// The function fails, and ends the run.
+    Fails(String),
+}
+
+/// A result of a mocked function: a number, or a text with which it fails.
+fn result(function: &FunctionInterface, value: &Value) -> Result<Mocked> {
+    Ok(match (value, function.result) {
+        (Value::String(error), _) => Mocked::Fails(error.clone()),
+        (Value::Integer(value), ResultKind::Int(int)) => Mocked::Returns(number(*value, int)?),
+        (Value::Boolean(value), ResultKind::Int(IntType::Bool)) => Mocked::Returns((*value).into()),
+        (_, ResultKind::Int(_)) => bail!("{value} is neither a number nor the text of an error"),
+        (_, ResultKind::Nothing | ResultKind::Never | ResultKind::Memory { .. }) => {
+            bail!("{value} is no text of an error: the function returns no number")
+        }
+    })
+}
+
+/// A number of a test file as a register holds it.
+fn number(value: i64, int: IntType) -> Result<u64> {
+    let held = int.extend(value.cast_unsigned());
+    // Numbers above 2^63 are written as negative ones.
+    ensure!(held.cast_signed() == value, "{value} is no {}", int.c_type());
+    Ok(held)
+}
+
+fn argument_bytes(value: &HostValue<'_>) -> usize {
+    match value {
+        HostValue::Bytes(bytes) => bytes.len(),
+        HostValue::BytesMut(bytes) => bytes.bytes().len(),
+        _ => 0,
+    }
+}
+
+fn argument(value: &HostValue<'_>) -> Argument {
+    match value {
+        HostValue::Int(number) => Argument::Int(*number),
+        HostValue::Bytes(bytes) => Argument::Bytes(bytes.to_vec()),
+        HostValue::BytesMut(bytes) => Argument::Bytes(bytes.bytes().to_vec()),
+        _ => Argument::Null,
+    }
+}
+
+/// Bytes of a test file: text; numbers of one byte each; or `{ hex = "…" }`.
+fn plain_bytes(value: &Value) -> Result<Vec<u8>> {
+    match value {
+        Value::String(text) => Ok(text.clone().into_bytes()),
+        Value::Array(bytes) => {
+            let byte = |value: &Value| value.as_integer().and_then(|byte| u8::try_from(byte).ok());
+            let bytes: Option<Vec<u8>> = bytes.iter().map(byte).collect();
+            bytes.with_context(|| format!("{value} is no array of bytes"))
+        }
+        Value::Table(table) => match (table.get("hex"), table.len()) {
+            (Some(Value::String(digits)), 1) => input::parse_hex(digits),
+            _ => bail!("{value} is not `{{ hex = \"…\" }}`"),
+        },
+        _ => bail!("{value} is neither text, nor an array of bytes, nor `{{ hex = \"…\" }}`"),
+    }
+}
+
+fn kind_of<'c>(context: &'c HostContextBuff, name: &str) -> Option<&'c FieldKind> {
+    context.fields().iter().find(|field| field.name == name).map(|field| &field.ty)
+}
+
+/// The bytes of a field's value in a test file.
+pub(crate) fn field_bytes(context: &HostContextBuff, name: &str, value: &Value) -> Result<Vec<u8>> {
+    let names = || context.fields().iter().map(|field| field.name.as_str()).collect::<Vec<_>>().join(", ");
+    let kind = kind_of(context, name)
+        .with_context(|| format!("the context has no field `{name}`; its fields: {}", names()))?;
+    let integer = |value: &Value, int: IntType| -> Result<Vec<u8>> {
+        let value = value.as_integer().with_context(|| format!("{value} is no number"))?;
+        Ok(number(value, int)?.to_le_bytes()[..int.bytes() as usize].to_vec())
+    };
+    let bytes = match (kind, value) {
+        (FieldKind::Int(int), _) => integer(value, *int),
+        (FieldKind::Array { of, count }, Value::Array(values)) => {
+            ensure!(values.len() == *count as usize, "`{name}` has {count} elements, not {}", values.len());
+            let each = values.iter().map(|value| integer(value, *of)).collect::<Result<Vec<_>>>();
+            each.map(|each| each.concat())
+        }
+        (FieldKind::Array { of, count }, _) => {
+            let size = (of.bytes() * count) as usize;
+            plain_bytes(value).and_then(|mut bytes| {
+                ensure!(bytes.len() <= size, "{} bytes; it has {size}", bytes.len());
+                bytes.resize(size, 0);
+                Ok(bytes)
+            })
+        }
+        (FieldKind::Bytes { .. }, _) => plain_bytes(value),
+        (FieldKind::Struct(_), _) => Err(anyhow!("name a field of the struct")),
+    };
+    bytes.with_context(|| format!("the context's field `{name}`"))
+}
+
+/// A field's bytes as a value of a test file, of which [`field_bytes`] makes the same bytes.
+pub(crate) fn field_value(kind: &FieldKind, bytes: &[u8]) -> Value {
+    let number = |int: IntType, bytes: &[u8]| {
+        let mut word = [0; 8];
+        word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        Value::Integer(int.extend(u64::from_le_bytes(word)).cast_signed())
+    };
+    match kind {
+        FieldKind::Int(int) => number(*int, bytes),
+        FieldKind::Array { of, .. } => {
+            let size = (of.bytes() as usize).max(1);
+            Value::Array(bytes.chunks(size).map(|bytes| number(*of, bytes)).collect())
+        }
+        FieldKind::Bytes { .. } | FieldKind::Struct(_) => match std::str::from_utf8(bytes) {
+            Ok(text) if text.chars().all(|c| !c.is_control()) => Value::String(text.to_owned()),
+            _ => Value::Table(toml::Table::from_iter([("hex".to_owned(), Value::String(hex::encode(bytes)))])),
+        },
+    }
+}
+
+/// A case for the test file: that of `test`, with these results of functions and these runs.
+pub(crate) fn case_text(
+    test: &Test<'_>,
+    results: &BTreeMap<String, u64>,
+    runs: Vec<Value>,
+    name: &str,
+) -> Result<String> {
+    let Case { maps, functions, time, random, .. } = test.case;
+    let mut case = toml::Table::new();
+    case.insert("name".to_owned(), Value::String(name.to_owned()));
+    case.insert("program".to_owned(), Value::String(test.program.to_owned()));
+    if *time != 0 {
+        case.insert("time".to_owned(), Value::Integer(i64::try_from(*time).context("a time")?));
+    }
+    if !random.is_empty() {
+        case.insert("random".to_owned(), random.iter().map(|number| i64::from(*number)).collect::<Vec<_>>().into());
+    }
+    let mut given = functions.clone();
+    for (name, number) in results {
+        given.insert(name.clone(), vec![Value::Integer(number.cast_signed())]);
+    }
+    for (name, table) in [("maps", Value::try_from(maps)?), ("functions", Value::try_from(given)?)] {
+        if table.as_table().is_some_and(|table| !table.is_empty()) {
+            case.insert(name.to_owned(), table);
+        }
+    }
+    case.insert("run".to_owned(), Value::Array(runs));
+    let cases = Value::Array(vec![Value::Table(case)]);
+    Ok(toml::to_string(&toml::Table::from_iter([("case".to_owned(), cases)]))?)
+}
+
+/// An entry's key or value as `--map` takes it.
+fn entry_text(value: &Value) -> Result<String> {
+    match value {
+        Value::Integer(number) => Ok(number.to_string()),
+        Value::String(text) => Ok(text.clone()),
+        _ => bail!("{value} is neither a number nor hex digits"),
+    }
+}
+
+pub(crate) fn entries(maps: &Entries) -> Result<Vec<fill::Value>> {
+    let mut values = Vec::new();
+    for (map, entries) in maps {
+        for (key, value) in entries {
+            let value = entry_text(value).with_context(|| format!("map `{map}`, key {key}"))?;
+            values.push(fill::Value { map: map.clone(), key: key.clone(), value });
+        }
+    }
+    Ok(values)
+}
+
+/// A result as a number: the signed one, if the program returned a negative `int` or `long`.
+pub(crate) fn shown_verdict(result: u64) -> String {
+    match u32::try_from(result) {
+        Ok(low) if low.cast_signed() < 0 => low.cast_signed().to_string(),
+        _ => result.cast_signed().to_string(),
+    }
+}
+
+/// The bytes of a field, or of an argument: text if they are printable, else hex digits.
+fn shown_bytes(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if text.chars().all(|c| !c.is_control()) => format!("{text:?}"),
+        _ => format!("0x{}", hex::encode(bytes)),
+    }
+}
+
+fn shown_field(kind: Option<&FieldKind>, bytes: &[u8]) -> String {
+    match kind {
+        Some(FieldKind::Int(int)) => {
+            let mut word = [0; 8];
+            word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+            let value = int.extend(u64::from_le_bytes(word));
+            if int.is_signed() { value.cast_signed().to_string() } else { value.to_string() }
+        }
+        Some(FieldKind::Array { .. } | FieldKind::Bytes { .. } | FieldKind::Struct(_)) | None => shown_bytes(bytes),
+    }
+}
+
+fn shown_calls(calls: &[(String, Vec<Argument>)]) -> String {
+    if calls.is_empty() {
+        return "none".to_owned();
+    }
+    let shown = calls.iter().map(|(name, args)| {
+        let args = args.iter().map(|arg| match arg {
+            Argument::Int(number) => number.cast_signed().to_string(),
+            Argument::Bytes(bytes) => shown_bytes(bytes),
+            Argument::Null => "null".to_owned(),
+        });
+        format!("{name}({})", args.collect::<Vec<_>>().join(", "))
+    });
+    shown.collect::<Vec<_>>().join(", ")
+}
