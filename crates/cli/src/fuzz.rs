@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use toml::Value;
 
-/// When the search ends.
+/// The conditions that end the search.
 pub(crate) struct Limit {
     pub(crate) time: Duration,
     pub(crate) runs: Option<u64>,

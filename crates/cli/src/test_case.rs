@@ -282,13 +282,19 @@ impl Test<'_> {
             let held = context.get(name).unwrap_or_default();
             if held != expected {
                 let kind = kind_of(&context, name);
-                fail(format!("`{name}` is {}, not {}", shown_field(kind, &held), shown_field(kind, &expected)));
+                let at = held.iter().zip(&expected).take_while(|(held, expected)| held == expected).count();
+                let place = if at < SHOWN_BYTES { String::new() } else { format!(" (they differ from byte {at} on)") };
+                let (held, expected) = (shown_field(kind, &held), shown_field(kind, &expected));
+                fail(format!("`{name}` is {held}, not {expected}{place}"));
             }
         }
         if run.calls.is_some() {
             let made = lock(mocks).calls.clone();
             if made != calls {
-                fail(format!("the calls are {}, not {}", shown_calls(&made), shown_calls(&calls)));
+                let at = made.iter().zip(&calls).take_while(|(made, call)| made == call).count();
+                let place =
+                    if at < SHOWN_CALLS { String::new() } else { format!(" (they differ from call {} on)", at + 1) };
+                fail(format!("the calls are {}, not {}{place}", shown_calls(&made), shown_calls(&calls)));
             }
         }
         Ok(())
@@ -554,12 +560,19 @@ pub(crate) fn shown_verdict(result: u64) -> String {
     }
 }
 
-/// The bytes of a field, or of an argument: text if they are printable, else hex digits.
+/// Upper bound on the bytes of a field or an argument that a message shows: a program chooses them.
+const SHOWN_BYTES: usize = 256;
+/// Upper bound on the calls that a message shows.
+const SHOWN_CALLS: usize = 16;
+
+/// The bytes of a field, or of an argument: text if they are printable, else hex digits; the first ones of many.
 fn shown_bytes(bytes: &[u8]) -> String {
-    match std::str::from_utf8(bytes) {
+    let (shown, rest) = bytes.split_at(bytes.len().min(SHOWN_BYTES));
+    let shown = match std::str::from_utf8(shown) {
         Ok(text) if text.chars().all(|c| !c.is_control()) => format!("{text:?}"),
-        _ => format!("0x{}", hex::encode(bytes)),
-    }
+        _ => format!("0x{}", hex::encode(shown)),
+    };
+    if rest.is_empty() { shown } else { format!("{shown} and {} bytes more", rest.len()) }
 }
 
 fn shown_field(kind: Option<&FieldKind>, bytes: &[u8]) -> String {
@@ -578,7 +591,9 @@ fn shown_calls(calls: &[(String, Vec<Argument>)]) -> String {
     if calls.is_empty() {
         return "none".to_owned();
     }
-    let shown = calls.iter().map(|(name, args)| {
+    let (shown, rest) = calls.split_at(calls.len().min(SHOWN_CALLS));
+    let more = (!rest.is_empty()).then(|| format!("{} more", rest.len()));
+    let shown = shown.iter().map(|(name, args)| {
         let args = args.iter().map(|arg| match arg {
             Argument::Int(number) => number.cast_signed().to_string(),
             Argument::Bytes(bytes) => shown_bytes(bytes),
@@ -586,5 +601,5 @@ fn shown_calls(calls: &[(String, Vec<Argument>)]) -> String {
         });
         format!("{name}({})", args.collect::<Vec<_>>().join(", "))
     });
-    shown.collect::<Vec<_>>().join(", ")
+    shown.chain(more).collect::<Vec<_>>().join(", ")
 }

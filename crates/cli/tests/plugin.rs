@@ -372,6 +372,10 @@ fn calls_are_kept_up_to_a_limit() {
     let path = folder
         .file("t.toml", &format!("{head}[[case]]\nname = \"a\"\nrun = [{{ error = \"more than 65536 calls\" }}]\n"));
     assert!(prints(0, &["test", &path]).ends_with("1 passed, 0 failed\n"));
+    let run = "{ error = \"more than 65536 calls\", calls = [] }";
+    let path = folder.file("none.toml", &format!("{head}[[case]]\nname = \"a\"\nrun = [{run}]\n"));
+    let shown = prints(1, &["test", &path]);
+    assert!(shown.contains("65520 more, not none") && shown.len() < 20_000, "{}", shown.len());
 }
 
 /// A program that waits is run, with functions that are ready at once.

@@ -97,7 +97,7 @@ impl Plugins {
             ShownLines(refused).to_string()
         };
         let most = self.terms.object_bytes;
-        // Before anything is hashed.
+        // The size is compared first: hashing takes time that grows with it.
         let size = plugin.encoded_len();
         if size > most {
             return Err(refuse(&format_args!("it has {size} bytes; at most {most} are taken here")));

@@ -103,6 +103,8 @@ pub enum Type {
         offset: u8,
         /// Whether it is signed.
         signed: bool,
+        /// Whether it is C's `_Bool`.
+        boolean: bool,
     },
     /// A pointer.
     Ptr {
@@ -673,7 +675,9 @@ fn parse_type(r: &mut Reader<'_>) -> Result<Type, ObjectError> {
         1 => {
             let encoding = r.u32()?;
             let (bits, offset) = ((encoding & 0xff) as u8, ((encoding >> 16) & 0xff) as u8);
-            Type::Int { name, size, bits, offset, signed: (encoding >> 24) & 1 == 1 }
+            // BTF_INT_ENCODING (linux/btf.h): BTF_INT_SIGNED is bit 0, BTF_INT_BOOL bit 2.
+            let (signed, boolean) = ((encoding >> 24) & 1 == 1, (encoding >> 26) & 1 == 1);
+            Type::Int { name, size, bits, offset, signed, boolean }
         }
         2 => Type::Ptr { to },
         3 => {

@@ -230,7 +230,7 @@ impl<'a> Builder<'a> {
         let name = self.btf.intern(name);
         // Integers have at most eight bytes.
         let bits = u8::try_from(size.saturating_mul(8)).unwrap_or(0);
-        self.btf.add(Type::Int { name, size, bits, offset: 0, signed })
+        self.btf.add(Type::Int { name, size, bits, offset: 0, signed, boolean: false })
     }
 
     fn field_type(&mut self, ty: &'a FieldType) -> TypeId {

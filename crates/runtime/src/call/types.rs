@@ -8,8 +8,9 @@
 //!
 //! Invariant: where an object declares the prototype of a function of the host, or of a flavour of it, a program that
 //! calls it is loaded only if the two agree. Signedness is not compared: registers of one size hold the same bits.
-//! Lengths may be declared of any size, because the verifier proves the whole register. A result may be declared of
-//! any size, because r0 is extended to 64 bits and a narrower one is its low bits, or not at all.
+//! Lengths may be declared of any size, because the verifier proves the whole register. A result may be declared as an
+//! integer of any size, because r0 is extended to 64 bits and a narrower one is its low bits, or as `void`. It may be
+//! declared as `_Bool` if the host returns a `bool`.
 
 use crate::context::int::IntType;
 use bpf_object::btf::{self, Btf, Param, Type, TypeId};
@@ -54,7 +55,12 @@ impl Declaration<'_> {
         match declared {
             // The program does not use the result.
             btf::ArgKind::Other => func_proto(btf, ty).is_some_and(|(ret, _)| *btf.get(btf.resolve(ret)) == Type::Void),
-            btf::ArgKind::Scalar { .. } => self.ints.ret.is_some(),
+            btf::ArgKind::Scalar { .. } => {
+                // Compilers test one bit of a `_Bool` result, or eight. A host's `bool` alone has one value in both.
+                let boolean = func_proto(btf, ty)
+                    .is_some_and(|(ret, _)| matches!(btf.get(btf.resolve(ret)), Type::Int { boolean: true, .. }));
+                self.ints.ret.is_some_and(|int| int == IntType::Bool || !boolean)
+            }
             btf::ArgKind::Pointer { .. } => matches!(self.proto.ret, Ret::MemOrNull { .. }),
         }
     }

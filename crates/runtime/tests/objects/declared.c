@@ -22,6 +22,8 @@ extern __u64 fewer(__u64 a) __ksym;
 extern __u64 narrow(__u32 value) __ksym;
 extern __u64 swapped(__u64 length, const char *text) __ksym;
 extern __u32 cut(void) __ksym;
+extern _Bool whether(void) __ksym;
+extern _Bool odd(void) __ksym;
 extern int nothing(void) __ksym __weak;
 extern __u64 smaller(struct point *of) __ksym;
 extern __u64 by_value(const __u8 *value) __ksym;
@@ -63,5 +65,7 @@ SEC("raw/g") __u64 calls_by_value(void)
 SEC("raw/h") __u64 calls_emit___same(void) { return emit___same(1); }
 SEC("raw/i") __u64 calls_narrow___old(void) { return narrow___old(1); }
 SEC("raw/j") __u64 calls_named(void) { return named(1); }
+SEC("raw/k") __u64 calls_whether(void) { return whether() ? 5 : 6; }
+SEC("raw/l") __u64 calls_odd(void) { return odd() ? 5 : 6; }
 
 char LICENSE[] SEC("license") = "MIT OR Apache-2.0";

@@ -25,6 +25,8 @@ fn linker(engine: &Engine) -> Linker<Vec<u64>> {
     linker.func_named("narrow", note).unwrap();
     linker.func_named("swapped", |_: &mut Host<'_>, _: SharedBytes<'_>| -> u64 { 0 }).unwrap();
     linker.func_named("cut", |_: &mut Host<'_>| -> u64 { 0x1122_3344_5566_7788 }).unwrap();
+    linker.func_named("whether", |_: &mut Host<'_>| -> bool { true }).unwrap();
+    linker.func_named("odd", |_: &mut Host<'_>| -> u64 { 2 }).unwrap();
     linker.func_named("nothing", |_: &mut Host<'_>| ()).unwrap();
     linker.func_named("smaller", |_: &mut Host<'_>, _: &[u32; 2]| -> u64 { 0 }).unwrap();
     linker.func_named("named", |_: &mut Host<'_>, value: u32| -> u64 { value.into() }).unwrap();
@@ -55,6 +57,7 @@ fn a_prototype_that_differs_from_the_hosts_is_refused() {
         ("fewer", "__u64 fewer(__u64)", "__u64 fewer(__u64, __u64)"),
         ("narrow", "__u64 narrow(__u32)", "__u64 narrow(__u64)"),
         ("swapped", "__u64 swapped(__u64, const char *)", "__u64 swapped(const void *, __u64)"),
+        ("odd", "_Bool odd(void)", "__u64 odd(void)"),
         ("nothing", "int nothing(void)", "void nothing(void)"),
         ("smaller", "__u64 smaller(struct point *)", "__u64 smaller(const void *)"),
         ("by_value", "__u64 by_value(const __u8 *)", "__u64 by_value(__u64)"),
@@ -106,6 +109,10 @@ fn a_result_may_be_declared_narrower() {
     let instance = linker.loader::<Raw>().only(&["calls_cut"]).object(&object, maps).unwrap();
     let cut = instance.program::<Raw>("calls_cut").unwrap();
     assert_eq!(cut.run(&mut Vec::new(), &mut []).unwrap(), 0x5566_7788);
+    let maps = MapSet::for_object(&engine, &object).unwrap();
+    let instance = linker.loader::<Raw>().only(&["calls_whether"]).object(&object, maps).unwrap();
+    let whether = instance.program::<Raw>("calls_whether").unwrap();
+    assert_eq!(whether.run(&mut Vec::new(), &mut []).unwrap(), 5, "a bool is declared as one");
 }
 
 #[test]
