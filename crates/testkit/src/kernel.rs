@@ -101,7 +101,24 @@ fn owned(fd: i32) -> OwnedFd {
 pub struct Map {
     fd: OwnedFd,
     key_size: usize,
+    /// Bytes of an element's value as system calls copy it ([`copied`]).
     value_size: usize,
+}
+
+/// Bytes of an element's value as system calls copy it: of a per-CPU map the values of all possible CPUs, each in whole
+/// words.
+fn copied(map_type: u32, value_size: u32) -> io::Result<usize> {
+    const PER_CPU: [MapType; 4] =
+        [MapType::PerCpuHash, MapType::PerCpuArray, MapType::LruPerCpuHash, MapType::PerCpuCgroupStorage];
+    let value_size = value_size as usize;
+    if !PER_CPU.iter().any(|of| of.number() == map_type) {
+        return Ok(value_size);
+    }
+    // The end of a list of ranges.
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    let last = list.trim().rsplit([',', '-']).next().and_then(|n| n.parse::<usize>().ok());
+    let cpus = last.map(|n| n + 1).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+    Ok(value_size.next_multiple_of(8) * cpus)
 }
 
 #[repr(C)]
@@ -139,7 +156,7 @@ impl Map {
             MapCreateAttr { map_type: kind, key_size, value_size, max_entries, map_flags: flags, inner_map_fd };
         // SAFETY: BPF_MAP_CREATE takes these fields and follows no address.
         let fd = unsafe { bpf(MAP_CREATE, &mut attr) }?;
-        Ok(Map { fd: owned(fd), key_size: key_size as usize, value_size: value_size as usize })
+        Ok(Map { fd: owned(fd), key_size: key_size as usize, value_size: copied(kind, value_size)? })
     }
 
     /// Its descriptor, for [`Imm64::Map`] and [`Imm64::MapValue`].
@@ -167,7 +184,7 @@ impl Map {
         unsafe { bpf(MAP_FREEZE, &mut fd) }.map(drop)
     }
 
-    /// Copies the value of this key out.
+    /// Copies the value of this key out; of a per-CPU map the values of all possible CPUs.
     pub fn lookup(&self, key: &[u8]) -> io::Result<Vec<u8>> {
         let mut value = vec![0u8; self.value_size];
         self.check(key, &value)?;
@@ -177,8 +194,8 @@ impl Map {
             value: value.as_mut_ptr().expose_provenance() as u64,
             ..MapElemAttr::default()
         };
-        // SAFETY: the key has the map's key size; the value buffer has the map's value size (no per-CPU type can be
-        // created here, which would need more) and is exclusively ours.
+        // SAFETY: the key has the map's key size; the value buffer has as many bytes as the kernel copies of an element
+        // of the map's type, and is exclusively ours.
         unsafe { bpf(MAP_LOOKUP_ELEM, &mut attr) }?;
         Ok(value)
     }

@@ -2,7 +2,7 @@
 //!
 //! Loads objects into the kernel as libbpf would, with our parser. No BTF is given to the kernel, so programs that need
 //! it there (callbacks, locks, timers) cannot be loaded. Maps of which a value is more than its bytes
-//! (per-CPU maps, arenas, tables of `struct_ops`) are refused.
+//! (arenas, tables of `struct_ops`) are refused.
 
 use crate::kernel::{Map, MapType, Program, ProgramType};
 use bpf_isa::{Imm64, Insn};
@@ -74,16 +74,7 @@ impl KernelObject {
 fn made(decl: &MapDecl, inner: &mut Vec<Map>) -> Result<Map, String> {
     let kind =
         MapType::from_number(decl.map_type.0).ok_or_else(|| format!("{}: map type {}", decl.name, decl.map_type))?;
-    let refused = matches!(
-        kind,
-        MapType::PerCpuHash
-            | MapType::PerCpuArray
-            | MapType::LruPerCpuHash
-            | MapType::PerCpuCgroupStorage
-            | MapType::Arena
-            | MapType::StructOps
-    );
-    if refused {
+    if matches!(kind, MapType::Arena | MapType::StructOps) {
         return Err(format!("{}: a map of type {kind}", decl.name));
     }
     let template = match &decl.inner {

@@ -4,7 +4,7 @@
 //! called by name resolved. It pins what it has loaded in a file system of its own; the descriptors are taken from
 //! there and the file system goes, so that nothing outlives them.
 
-use super::{Map, OBJ_GET, OBJ_GET_INFO_BY_FD, Program, address, bpf, owned};
+use super::{Map, OBJ_GET, OBJ_GET_INFO_BY_FD, Program, address, bpf, copied, owned};
 use std::{
     collections::BTreeMap,
     ffi::CString,
@@ -164,13 +164,7 @@ impl Map {
         };
         // SAFETY: the structure is `info_len` bytes, exclusively ours.
         unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut attr) }?;
-        let per_cpu = [5u32, 6, 10].contains(&info.map_type);
-        // Values of all processors, each in whole words.
-        let value_size = if per_cpu {
-            (info.value_size as usize).next_multiple_of(8) * processors()?
-        } else {
-            info.value_size as usize
-        };
+        let value_size = copied(info.map_type, info.value_size)?;
         Ok(Map { fd, key_size: info.key_size as usize, value_size })
     }
 
@@ -212,11 +206,4 @@ impl Map {
             Err(e) => Err(e),
         }
     }
-}
-
-/// How many processors the kernel reckons with: the end of a list of ranges.
-fn processors() -> io::Result<usize> {
-    let list = fs::read_to_string("/sys/devices/system/cpu/possible")?;
-    let last = list.trim().rsplit([',', '-']).next().and_then(|n| n.parse::<usize>().ok());
-    last.map(|n| n + 1).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
