@@ -5,10 +5,11 @@
 //! process, whose system calls are answered by `libbpf/relocate.c`, so no privilege is needed. `BPF_SOAK=N` tests N
 //! times as many pairs.
 //!
-//! Only pairs are generated that libbpf resolves without an error for the whole object: no two different types of one
-//! name, and no access of the first bytes of an array, which libbpf before 1.6 refuses. Other tests cover both.
+//! Only pairs are generated that libbpf resolves without an error for the whole object: where two types have one name
+//! they agree in all that is asked of them, and no first bytes of an array are accessed, which libbpf before 1.6 refuses.
+//! Other tests cover both.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -56,6 +57,15 @@ enum Ty {
     Array(Box<Ty>, usize),
     Struct(Vec<Field>),
     Union(Vec<Field>),
+    /// A type by the name of a typedef.
+    Typedef(Box<Ty>),
+}
+
+impl Ty {
+    /// The type under a name, unless it is a bit field, which is no type.
+    fn named(self) -> Ty {
+        if let Ty::Bits(..) = self { self } else { Ty::Typedef(Box::new(self)) }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -73,7 +83,7 @@ fn bits(random: &mut Random) -> Ty {
 }
 
 fn ty(random: &mut Random, prefix: &str, depth: usize) -> Ty {
-    match random.below(if depth == 0 { 11 } else { 14 }) {
+    match random.below(if depth == 0 { 11 } else { 16 }) {
         0..=3 => Ty::Int(random.of(&INTS)),
         4 | 5 => bits(random),
         6 => Ty::Pointer,
@@ -85,6 +95,8 @@ fn ty(random: &mut Random, prefix: &str, depth: usize) -> Ty {
             Ty::Array(Box::new(elem), 1 + random.below(4))
         }
         11 => Ty::Union(fields(random, prefix, depth - 1)),
+        12 => Ty::Union(fields(random, prefix, depth - 1)).named(),
+        13 => Ty::Struct(fields(random, prefix, depth - 1)).named(),
         _ => Ty::Struct(fields(random, prefix, depth - 1)),
     }
 }
@@ -120,6 +132,8 @@ fn changed(random: &mut Random, of: &Ty, prefix: &str) -> Ty {
         Ty::Struct(fields) if random.one_in(6) => Ty::Union(changed_fields(random, fields, prefix)),
         Ty::Struct(fields) => Ty::Struct(changed_fields(random, fields, prefix)),
         Ty::Union(fields) => Ty::Union(changed_fields(random, fields, prefix)),
+        Ty::Typedef(of) if random.one_in(4) => changed(random, of, prefix),
+        Ty::Typedef(of) => changed(random, of, prefix).named(),
         same => same.clone(),
     }
 }
@@ -165,8 +179,16 @@ fn changed_fields(random: &mut Random, fields: &[Field], prefix: &str) -> Vec<Fi
     list
 }
 
-/// A declaration in C. Structures inside have names only if they are members with one.
-fn declare(out: &mut String, Field { name, ty }: &Field) {
+/// Typedefs of a file, which have different names.
+#[derive(Default)]
+struct Typedefs {
+    /// Those that are not in the file yet.
+    text: String,
+    made: usize,
+}
+
+/// A declaration in C, and the typedefs that it needs. Structures inside have names only if they are members with one.
+fn declare(typedefs: &mut Typedefs, out: &mut String, Field { name, ty }: &Field) {
     let (mut ty, mut suffix) = (ty, String::new());
     while let Ty::Array(elem, len) = ty {
         write!(suffix, "[{len}]").unwrap();
@@ -179,12 +201,28 @@ fn declare(out: &mut String, Field { name, ty }: &Field) {
         Ty::Float => writeln!(out, "float {name}{suffix};"),
         Ty::Struct(fields) | Ty::Union(fields) => {
             out.push_str(if matches!(ty, Ty::Union(_)) { "union {\n" } else { "struct {\n" });
-            fields.iter().for_each(|field| declare(out, field));
+            fields.iter().for_each(|field| declare(typedefs, out, field));
             writeln!(out, "}} {name}{suffix};")
+        }
+        Ty::Typedef(of) => {
+            let mut text = String::new();
+            typedefs.made += 1;
+            let of_type = format!("named{}", typedefs.made);
+            declare(typedefs, &mut text, &Field { name: of_type.clone(), ty: (**of).clone() });
+            write!(typedefs.text, "typedef {text}").unwrap();
+            writeln!(out, "{of_type} {name}{suffix};")
         }
         Ty::Array(..) => Ok(()),
     }
     .unwrap();
+}
+
+/// The definition of a structure or union, with more text behind its members, and of variables of the type.
+fn define(typedefs: &mut Typedefs, out: &mut String, of: &str, fields: &[Field], (more, variables): (&str, &str)) {
+    let mut members = String::new();
+    fields.iter().for_each(|field| declare(typedefs, &mut members, field));
+    out.push_str(&std::mem::take(&mut typedefs.text));
+    writeln!(out, "{of} {{\n{members}{more}}} {variables};").unwrap();
 }
 
 /// Statements with every query of a field at `path`.
@@ -225,11 +263,15 @@ fn ask(out: &mut String, random: &mut Random, path: &str, ty: &Ty) {
                 ask(out, random, &format!("{path}.{}", field.name), &field.ty);
             }
         }
+        Ty::Typedef(of) => ask(out, random, path, of),
     }
 }
 
 const HEAD: &str = "#include <linux/bpf.h>\n#include <linux/types.h>\n#include <bpf/bpf_helpers.h>\n\
     #include <bpf/bpf_core_read.h>\n#define USE(x) do { __u64 v = (__u64)(x); asm volatile(\"\" : \"+r\"(v)); } while (0)\n";
+
+/// Queries of a type as a whole.
+const WHOLE: [&str; 5] = ["exists", "size", "matches", "id_local", "id_kernel"];
 
 /// The sources of a pair: the object's and the host's.
 fn sources(seed: u64) -> (String, String) {
@@ -244,28 +286,64 @@ fn sources(seed: u64) -> (String, String) {
     host.push_str(if random.one_in(2) { "enum wide { W_A = 1ULL << 41 };\n" } else { "enum wide { W_A = 4 };\n" });
     host.push_str("enum small e1; enum negative e2; enum wide e3;\n");
     let mut programs = String::new();
+    let mut types = [Typedefs::default(), Typedefs::default()];
     for i in 0..TYPES {
         let fields = fields(random, "f", 2);
         let theirs = changed_fields(random, &fields, "f");
         let flavour = if random.one_in(3) { "___mine" } else { "" };
         let keyword = if random.one_in(6) { "union" } else { "struct" };
         let theirs_keyword = if random.one_in(12) { "union" } else { keyword };
-        writeln!(local, "{keyword} s{i}{flavour} {{").unwrap();
-        fields.iter().for_each(|field| declare(&mut local, field));
-        local.push_str("};\n");
-        if !random.one_in(10) {
-            let flavour = if random.one_in(4) { "___theirs" } else { "" };
-            writeln!(host, "{theirs_keyword} s{i}{flavour} {{").unwrap();
-            theirs.iter().for_each(|field| declare(&mut host, field));
-            writeln!(host, "}} v{i};").unwrap();
-        }
+        // A flexible array; the host's may have a length, or other elements.
+        let elem = (keyword == "struct" && random.one_in(2)).then(|| random.of(&["__u16", "int", "void *", "__u64"]));
+        let flexible = elem.map(|elem| format!("{elem} flexible[];\n")).unwrap_or_default();
         let of = format!("{keyword} s{i}{flavour}");
+        define(&mut types[0], &mut local, &of, &fields, (&flexible, ""));
+        writeln!(local, "typedef {of} t{i}{flavour};").unwrap();
+        // A second type of the name: with the members of the first and one more, or with none of them.
+        let second = random.below(4);
+        if !random.one_in(10) {
+            let theirs_flexible = match elem {
+                Some(elem) if second != 0 && theirs_keyword == "struct" => match random.below(4) {
+                    0 => String::new(),
+                    1 => format!("{elem} flexible[{}];\n", 1 + random.below(4)),
+                    2 => String::from("__u32 flexible[];\n"),
+                    _ => flexible.clone(),
+                },
+                Some(_) | None => String::new(),
+            };
+            let flavour = if random.one_in(4) { "___theirs" } else { "" };
+            let of = format!("{theirs_keyword} s{i}{flavour}");
+            define(&mut types[1], &mut host, &of, &theirs, (&theirs_flexible, &format!("v{i}")));
+            let more = match second {
+                0 => [&theirs[..], &[Field { name: String::from("more"), ty: Ty::Int("__u64") }]].concat(),
+                1 => vec![Field { name: String::from("other"), ty: Ty::Int("__u64") }],
+                _ => Vec::new(),
+            };
+            if !more.is_empty() {
+                let of = format!("{theirs_keyword} s{i}___second");
+                define(&mut types[1], &mut host, &of, &more, ("", &format!("w{i}")));
+            }
+            if !random.one_in(6) {
+                writeln!(host, "typedef {of} t{i}; t{i} u{i};").unwrap();
+            }
+        }
         writeln!(programs, "SEC(\"xdp\") int p{i}(void *ctx) {{\n{of} *q = ctx;").unwrap();
         for field in &fields {
             ask(&mut programs, random, &format!("q->{}", field.name), &field.ty);
         }
-        for what in ["exists", "size", "matches"] {
+        if elem.is_some() {
+            let element = format!("q->flexible[{}]", random.below(6));
+            writeln!(programs, "USE(bpf_core_field_exists({element})); USE((__u64){element});").unwrap();
+            writeln!(programs, "USE(bpf_core_field_exists(q->flexible));").unwrap();
+            writeln!(programs, "USE(__builtin_preserve_field_info(q->flexible, BPF_FIELD_BYTE_OFFSET));").unwrap();
+        }
+        // Two types that both have the members differ in these.
+        let whole = if second == 0 { &["exists", "matches", "id_local"][..] } else { &WHOLE };
+        for what in whole {
             writeln!(programs, "USE(bpf_core_type_{what}({of}));").unwrap();
+        }
+        for what in WHOLE {
+            writeln!(programs, "USE(bpf_core_type_{what}(t{i}{flavour}));").unwrap();
         }
         programs.push_str("return 0; }\n");
     }
@@ -375,6 +453,7 @@ fn the_same_instructions_as_libbpf() {
     };
     let soak: u64 = std::env::var("BPF_SOAK").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     let (mut programs, mut relocations, mut poisoned, mut refused) = (0, 0, 0, 0);
+    let mut kinds = BTreeSet::new();
     for first in (0..PAIRS * soak).step_by(PAIRS as usize) {
         let seeds: Vec<u64> = (first..first + PAIRS).collect();
         let mut pairs = Vec::new();
@@ -396,6 +475,7 @@ fn the_same_instructions_as_libbpf() {
                 programs += 1;
                 relocations += linked.code().core_relocations().len();
                 poisoned += linked.unresolved().len();
+                kinds.extend(linked.code().core_relocations().iter().map(|relocation| relocation.kind.name()));
                 let (ours, theirs) = (linked.code().insns(), &theirs[program.name()]);
                 for (at, (ours, theirs)) in ours.iter().zip(theirs).enumerate() {
                     let of: Vec<_> = linked.code().core_relocations().iter().filter(|r| r.insn.index() == at).collect();
@@ -419,5 +499,6 @@ fn the_same_instructions_as_libbpf() {
     let least = PAIRS * soak / 2 * TYPES as u64;
     assert!(programs >= least, "{programs} programs of {least} at least; libbpf refused {refused} pairs, clang others");
     assert!(relocations as u64 > 20 * programs && poisoned > 0);
+    assert_eq!(kinds.len(), 13, "{kinds:?}");
     let _ = std::fs::remove_dir_all(&folder);
 }
