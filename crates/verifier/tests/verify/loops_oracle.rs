@@ -286,18 +286,20 @@ fn generated_programs_find_faults_of_what_is_shown() {
 /// Each way of the portfolio is sound by itself.
 #[test]
 fn accepted_by_each_way_alone_stay_within_the_abstract_states() {
-    let ways = ["guesses", "elements", "orders", "unassuming", "some-rounds"];
-    let mut all = 0;
+    let ways = ["few-rounds", "guesses", "elements", "orders", "unassuming", "some-rounds"];
+    let (mut all, mut of_mutants) = (0, 0);
     for way in ways.into_iter().chain(["further", "parts", "related", "rounds", "more-guesses"]) {
-        for generate in [siblings::generate, loops::generate] {
-            let mut oracle = Oracle::new(false);
+        let watch = |mut oracle: Oracle, seeds, generate: fn(&mut Choices<'_>) -> Option<Program>| {
             oracle.way = Some(way.into());
-            let (accepted, _, violation) = watch_by(oracle, 0..60, generate);
+            let (accepted, _, violation) = watch_by(oracle, seeds, generate);
             assert_eq!(violation, None, "{way}");
-            all += accepted;
-        }
+            accepted
+        };
+        all += watch(Oracle::new(false), 0..60, siblings::generate);
+        all += watch(Oracle::new(false), 0..40, loops::generate);
+        of_mutants += watch(Oracle::of_texts(false), 0..60, mutants::generate);
     }
-    assert!(all > 100, "{all} accepted");
+    assert!(all > 100 && of_mutants > 50, "{all} accepted, and {of_mutants} mutants");
 }
 
 /// Generated programs find a range that one path has learnt and another one uses, within a few hundred.

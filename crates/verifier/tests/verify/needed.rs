@@ -663,7 +663,7 @@ fn faults_in_needs_are_found() {
         let accepts = |verifier: &mut Verifier, text| verify(verifier, &common::program(text), false).is_ok();
         let found = match fault {
             Fault::TiedSlotsUnmarked => accepts(&mut verifier, TIED_SLOT),
-            Fault::RoundReadsForgotten => accepts(&mut verifier, &read_in_round(SECOND_IS_FAR)),
+            Fault::RoundReadsForgotten => accepts(&mut verifier, &CONSTRUCTS[0].that_reads(SECOND_IS_FAR)),
             Fault::NeighbourOverwritten => accepts(&mut verifier, NEIGHBOUR),
             Fault::KeysUnmarked => accepts(&mut verifier, KEY),
             Fault::MergedIsOld => {
@@ -693,9 +693,16 @@ fn choices(branches: usize, then: &str) -> String {
     text + then
 }
 
-/// Three constructs (a loop, a callback, an iterator) with an unknown number of rounds, which read none of the slots.
-const CONSTRUCTS: [&str; 3] = [
-    "
+/// A construct (a callback, a loop, an iterator) with an unknown number of rounds, which reads none of the slots.
+struct Construct {
+    text: &'static str,
+    /// Puts the address of the frame's byte 256 into r5, at the line `round` of the text.
+    frame: &'static str,
+}
+
+const CONSTRUCTS: [Construct; 4] = [
+    Construct {
+        text: "
     *(u64 *)(r10 - 256) = 0
     r1 = 100
     r2 = subprog[f]
@@ -706,12 +713,16 @@ const CONSTRUCTS: [&str; 3] = [
     r0 = 0
     exit
     f:
+    round
     r1 = *(u64 *)(r2 + 0)
     r1 += 1
     *(u64 *)(r2 + 0) = r1
     r0 = 0
     exit",
-    "
+        frame: "r5 = r2",
+    },
+    Construct {
+        text: "
     r1 = map[fd:1]
     r2 = subprog[f]
     r3 = r10
@@ -722,47 +733,92 @@ const CONSTRUCTS: [&str; 3] = [
     r0 = 0
     exit
     f:
+    round
     r1 = *(u8 *)(r3 + 0)
     *(u64 *)(r4 + 0) = r1
     r0 = 0
     exit",
-    "
+        frame: "r5 = r4",
+    },
+    Construct {
+        text: "
     r6 = 0
     m:
+    round
     may_goto +2
     r6 += 1
     goto m
     r0 = 0
     exit",
+        frame: "r5 = r10\nr5 += -256",
+    },
+    Construct {
+        text: "
+    r1 = r10
+    r1 += -264
+    r2 = 0
+    r3 = 100
+    call bpf_iter_num_new
+    m:
+    r1 = r10
+    r1 += -264
+    call bpf_iter_num_next
+    if r0 == 0 goto d
+    round
+    goto m
+    d:
+    r1 = r10
+    r1 += -264
+    call bpf_iter_num_destroy
+    r0 = 0
+    exit",
+        frame: "r5 = r10\nr5 += -256",
+    },
 ];
 
 /// Maps 2 to 200 and 1 to 400.
 const SECOND_IS_FAR: &str = "r1 ^= 3\nr1 *= 200";
 
-/// A callback loads the number in the slot, applies `change`, and writes a byte that far above its context pointer.
-fn read_in_round(change: &str) -> String {
-    let reads = format!("r1 = *(u64 *)(r2 + 248)\n{change}\nr2 += r1\n*(u8 *)(r2 + 0) = 1\nr2 -= r1");
-    let then = CONSTRUCTS[0].replace("    r1 = *(u64 *)(r2 + 0)", &format!("{reads}\nr1 = *(u64 *)(r2 + 0)"));
-    choices(1, &then)
+impl Construct {
+    /// The construct behind this number of branches.
+    fn behind(&self, branches: usize) -> String {
+        choices(branches, &self.lines(""))
+    }
+
+    /// The construct behind one branch. Each round loads the number in the branch's slot, applies `change`, and writes a
+    /// byte that far above the frame's byte 256.
+    fn that_reads(&self, change: &str) -> String {
+        let read = format!("{}\nr1 = *(u64 *)(r5 + 248)\n{change}\nr5 += r1\n*(u8 *)(r5 + 0) = 1", self.frame);
+        choices(1, &self.lines(&read))
+    }
+
+    fn lines(&self, round: &str) -> String {
+        self.text
+            .lines()
+            .map(str::trim)
+            .map(|line| if line == "round" { round } else { line })
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
 }
 
-/// State that is dead in a callback and behind it is forgotten before the callback is entered, so paths that differ
+/// State that is dead in the rounds and behind them is forgotten before the construct is entered, so paths that differ
 /// only in such state are merged.
 #[test]
 fn branches_before_a_bounded_construct_do_not_multiply() {
     let mut verifier = Verifier::new();
-    let mut steps = |branches: usize, then: &str| {
-        let text = choices(branches, then);
-        verify(&mut verifier, &common::program(&text), false).unwrap_or_else(|e| panic!("{e}\n{text}")).steps
-    };
-    for then in CONSTRUCTS {
-        let (few, many) = (steps(8, then), steps(16, then));
-        assert!(many < 3 * few, "{few} steps of 8 branches, {many} of 16: {then}");
-    }
-    // The callback uses the number as an offset: 200 bytes further lies in the frame, and 400 bytes lies outside of it.
-    // Both numbers are walked, in either order.
-    for (change, fits) in [("r1 *= 100", true), ("r1 *= 200", false), (SECOND_IS_FAR, false)] {
-        let text = read_in_round(change);
-        assert_eq!(verify(&mut verifier, &common::program(&text), false).is_ok(), fits, "{text}");
+    for construct in &CONSTRUCTS {
+        let mut steps = |branches: usize| {
+            let text = construct.behind(branches);
+            verify(&mut verifier, &common::program(&text), false).unwrap_or_else(|e| panic!("{e}\n{text}")).steps
+        };
+        let (few, many) = (steps(8), steps(16));
+        assert!(many < 3 * few, "{few} steps of 8 branches, {many} of 16: {}", construct.text);
+        // The round uses the number as an offset: 200 bytes further lies in the frame, and 400 bytes lies outside of
+        // it. Both numbers are walked, in either order.
+        for (change, fits) in [("r1 *= 100", true), ("r1 *= 200", false), (SECOND_IS_FAR, false)] {
+            let text = construct.that_reads(change);
+            assert_eq!(verify(&mut verifier, &common::program(&text), false).is_ok(), fits, "{text}");
+        }
     }
 }
