@@ -28,6 +28,12 @@ mod with {
         ProbedMore,
         /// The distance of two objects, which a privileged program may compute, is taken to be short.
         ShownDistanceShort,
+        /// The low half of an address, which a privileged program may copy, is taken to be short.
+        ShownHalfShort,
+        /// The number that an operation of a privileged program makes of an address is taken to be short.
+        ShownNumberShort,
+        /// A comparison of an address with a number, which a privileged program may make, is taken to have one outcome.
+        ShownOrderKnown,
         /// Every loop is taken to end.
         EveryLoopEnds,
         /// A refused guess ends the path instead of walking it round by round.
@@ -504,7 +510,8 @@ mod with {
         /// Faults that programs without loops find (`tests/verify/loops_oracle.rs`).
         pub const OF_STRAIGHT: &[Fault] = &[Fault::ProbedMore];
         /// Faults in rules for privileged programs. Generated programs find them (`tests/verify/loops_oracle.rs`).
-        pub const OF_SHOWN: &[Fault] = &[Fault::ShownDistanceShort];
+        pub const OF_SHOWN: &[Fault] =
+            &[Fault::ShownDistanceShort, Fault::ShownHalfShort, Fault::ShownNumberShort, Fault::ShownOrderKnown];
         /// Faults in the orders of array contents. Generated programs find them (`tests/loops_oracle.rs`).
         pub const OF_ORDERS: &[Fault] = &[Fault::OrderUnasked, Fault::OrderForgotten];
         /// Faults in the demand of regions' lengths. Generated programs find them (`tests/lengths.rs`).

@@ -563,7 +563,8 @@ impl Walk<'_> {
             return Ok(());
         }
         if width == Width::W32 && !v.is_scalar() {
-            let shown = self.env.privileged.then(|| Value::scalar(Scalar::low_bits(32)));
+            let bits = if planted!(ShownHalfShort) { 16 } else { 32 };
+            let shown = self.env.privileged.then(|| Value::scalar(Scalar::low_bits(bits)));
             let Some(half) = low_half(v).or(shown) else {
                 return refuse(Reason::PointerOp(r, v.describe(self.env)));
             };

@@ -404,7 +404,8 @@ impl Walk<'_> {
         }
         let refuse_compare = || {
             if self.env.privileged {
-                return Ok([Lesson::Nothing, Lesson::Nothing]);
+                let taken = if planted!(ShownOrderKnown) { Lesson::Never } else { Lesson::Nothing };
+                return Ok([Lesson::Nothing, taken]);
             }
             refuse(match (d.is_pointer(), src) {
                 (true, Src::Reg(_)) if s.is_pointer() && width == Width::W32 => {

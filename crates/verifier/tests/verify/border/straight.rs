@@ -6,7 +6,7 @@
 //! operations, so that paths with different results meet. The bound of an index is close to the size of its memory.
 //!
 //! Another kind of program uses addresses, too, for privileged programs ([`generate_shown`]): subtracted from each
-//! other, cut, spilled and loaded in parts, compared with numbers and returned.
+//! other, cut, negated, byte-swapped, added to memory, spilled and loaded in parts, compared with numbers and returned.
 
 use std::fmt::Write;
 
@@ -75,7 +75,7 @@ impl Text {
     fn address(&mut self, c: &mut Choices<'_>) {
         let (r, s) = (c.pick(&NUMBERS), c.pick(&NUMBERS));
         let p = c.pick(&[7, 10]);
-        match c.below(9) {
+        match c.below(11) {
             0 => self.line(format_args!("r{r} = r{p}\nr{r} -= r{}", 17 - p)),
             1 => self.line(format_args!("w{r} = w{p}")),
             2 => self.line(format_args!("*(u64 *)(r10 {}) = r{p}", c.pick(&SLOTS))),
@@ -88,6 +88,8 @@ impl Text {
             5 => self.line(format_args!("*(u64 *)(r7 + {}) = r{p}", 8 * c.below(3))),
             6 => self.line(format_args!("r5 = r{p}\nif r5 > r{s} goto out")),
             7 => self.line(format_args!("r{r} = r7\nr{r} += {}\nr{r} -= r7", c.below(9))),
+            8 => self.line(format_args!("r{r} = r{p}\nr{r} = {} r{r}", c.pick(&["-", "be64", "be16", "bswap32"]))),
+            9 => self.line(format_args!("lock *(u64 *)(r10 {}) += r{p}", c.pick(&SLOTS))),
             _ => self.line(format_args!("r0 = r{p}\nif r{s} > 200 goto done")),
         }
     }
