@@ -421,16 +421,28 @@ fn gdb_shows_the_programs_and_their_lines() {
         skipped("gdb", &format!("it cannot run a program here: {}", String::from_utf8_lossy(&output.stderr).trim()));
         return;
     }
-    // A breakpoint by the documented name, set before there is such a program, stops in code that lies in a pack.
+    // Breakpoints by the documented names, of a program and of one of its functions, set before there is such a
+    // program, stop in code that lies in a pack.
     let output = role("gdb", &dir.0, |words| {
         words.extend(["gdb", "-nx", "-batch", "-ex", "set debuginfod enabled off"].map(Into::into));
-        words.extend(["-ex", "set breakpoint pending on", "-ex", "break bpf:outer/leaf"].map(Into::into));
-        words.extend(["-ex", "run", "-ex", "bt", "-ex", "delete", "-ex", "continue", "--args"].map(Into::into));
+        words.extend(["-ex", "set breakpoint pending on", "-ex", "break bpf:outer"].map(Into::into));
+        words.extend(["-ex", "break bpf:outer/leaf", "-ex", "run", "-ex", "bt", "-ex", "continue"].map(Into::into));
+        words.extend(["-ex", "bt", "-ex", "delete", "-ex", "continue", "--args"].map(Into::into));
     });
     let stopped = String::from_utf8_lossy(&output.stdout).into_owned();
-    let at = stopped.find("hit Breakpoint 1").unwrap_or_else(|| panic!("no stop in\n{stopped}"));
-    for function in ["bpf:outer/leaf ()", "bpf:outer/middle ()", "bpf:outer ()", "run_outer"] {
-        assert!(stopped[at..].contains(function), "no {function} in\n{stopped}");
+    let stops = |number: u32| {
+        let hit = format!("hit Breakpoint {number}");
+        stopped.find(&hit).unwrap_or_else(|| panic!("no stop at breakpoint {number} in\n{stopped}"))
+    };
+    let (program, function) = (stops(1), stops(2));
+    assert!(program < function, "{stopped}");
+    let (of_program, of_function) = (&stopped[program..function], &stopped[function..]);
+    for frame in ["bpf:outer ()", "run_outer"] {
+        assert!(of_program.contains(frame), "no {frame} in\n{of_program}");
+    }
+    assert!(!of_program.contains("bpf:outer/"), "{of_program}");
+    for frame in ["bpf:outer/leaf ()", "bpf:outer/middle ()", "bpf:outer ()", "run_outer"] {
+        assert!(of_function.contains(frame), "no {frame} in\n{of_function}");
     }
     assert!(stopped.contains("exited normally"), "{stopped}");
     let mut from = 0;

@@ -61,6 +61,29 @@ fn methods_run_programs_and_defaults() {
     }
 }
 
+/// Methods with names and arguments that are keywords of Rust: `match` runs the program of the member `match`, and the
+/// object has no member `type`.
+#[interface]
+trait Matcher {
+    fn r#match(&mut self, r#in: &mut Conn) -> Result<u32, RunError>;
+
+    fn r#type(&mut self, r#in: &mut Conn) -> Result<u32, RunError> {
+        Ok(self.r#match(r#in)? + 10)
+    }
+}
+
+#[test]
+fn methods_may_be_called_as_keywords_are() {
+    for engine in engines(|_| ()) {
+        let object = Object::parse(include_bytes!("../objects/policy.o")).expect("an object");
+        let maps = MapSet::for_object(&engine, &object).expect("its maps");
+        let ops = MatcherOps::load(Linker::<()>::new(&engine).loader(), &object, "keyword", maps).expect("a table");
+        let (mut host, mut conn) = ((), Conn { port: 7, seen: 0 });
+        let mut matcher = ops.with(&mut host);
+        assert_eq!((matcher.r#match(&mut conn).unwrap(), matcher.r#type(&mut conn).unwrap()), (3, 13));
+    }
+}
+
 /// A method that returns nothing leaves an address in r0, which only its interface may run.
 #[test]
 fn a_method_without_a_result_is_run_by_its_interface_only() {

@@ -137,3 +137,13 @@ struct judge enumerations = {
 	.judge = odd_ports,
 	.lean = low_ports,
 };
+
+/* A member's name may be a keyword of Rust. */
+struct matcher {
+	__u32 (*match)(struct conn *c);
+};
+
+SEC(".struct_ops")
+struct matcher keyword = {
+	.match = by_port,
+};
