@@ -202,6 +202,24 @@ fn verifying_ends_at_the_limits_of_the_command() {
     assert!(status == Some(0) && text.contains("memcached: accepted"), "{text}");
 }
 
+/// A program that stores the address of its packet in a map is accepted only if it is privileged; one that follows a
+/// number from the map is not accepted either way.
+#[test]
+fn verifies_privileged_programs() {
+    for (program, options, accepted) in [
+        ("shows", &[][..], false),
+        ("shows", &["--privileged"], true),
+        ("follows", &[], false),
+        ("follows", &["--privileged"], false),
+    ] {
+        let args = ["verify", "crates/cli/tests/objects/shows.o", "--program", program];
+        let output = bpf(&[&args[..], options].concat(), b"");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let verdict = format!("{program}: {}", if accepted { "accepted" } else { "refused" });
+        assert!(output.status.success() == accepted && text.contains(&verdict), "{options:?}: {text}");
+    }
+}
+
 /// A verdict and its reported work do not depend on the load of the machine.
 #[test]
 fn processes_that_verify_at_once_come_to_the_same_verdicts_and_counts() {
