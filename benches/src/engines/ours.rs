@@ -50,7 +50,8 @@ impl Ours {
 
     /// Makes the JIT alone, without hardening and with each switch of it.
     pub(super) fn hardened() -> Result<Vec<Ours>, String> {
-        let switches: [(&str, fn(&mut Hardening)); 5] = [
+        type Switch = (&'static str, fn(&mut Hardening));
+        let switches: [Switch; 5] = [
             ("none", |_| {}),
             ("landing_pads", |hardening| hardening.landing_pads = true),
             ("retpolines", |hardening| hardening.retpolines = true),
