@@ -5,8 +5,8 @@
 //! process, whose system calls are answered by `libbpf/relocate.c`, so no privilege is needed. `BPF_SOAK=N` tests N
 //! times as many pairs.
 //!
-//! Only pairs are generated that libbpf resolves without an error for the whole object: where two types have one name
-//! they agree in all that is asked of them, and no first bytes of an array are accessed, which libbpf before 1.6 refuses.
+//! Only pairs are generated that libbpf resolves without an error for the whole object: two types of one name agree in
+//! all that the program asks of them, and no access is to the first bytes of an array, which libbpf before 1.6 refuses.
 //! Other tests cover both.
 
 use std::collections::{BTreeSet, HashMap};
@@ -182,7 +182,7 @@ fn changed_fields(random: &mut Random, fields: &[Field], prefix: &str) -> Vec<Fi
 /// Typedefs of a file, which have different names.
 #[derive(Default)]
 struct Typedefs {
-    /// Those that are not in the file yet.
+    /// The definitions that the file does not contain yet.
     text: String,
     made: usize,
 }
@@ -299,7 +299,7 @@ fn sources(seed: u64) -> (String, String) {
         let of = format!("{keyword} s{i}{flavour}");
         define(&mut types[0], &mut local, &of, &fields, (&flexible, ""));
         writeln!(local, "typedef {of} t{i}{flavour};").unwrap();
-        // A second type of the name: with the members of the first and one more, or with none of them.
+        // A second type of the name has the members of the first and one more, or none of them.
         let second = random.below(4);
         if !random.one_in(10) {
             let theirs_flexible = match elem {

@@ -43,7 +43,7 @@ struct Tally {
 /// Prefix of failures in which a program is refused that the kernel accepts.
 const ACCEPTED_THERE: &str = "the kernel accepts it";
 
-/// What is run in each mode at least, where all objects are there: programs, packets, and elements of maps behind them.
+/// Lower bounds on the programs, packets and elements of maps that each mode compares, where all objects are there.
 const LEAST_RAN: usize = 50;
 const LEAST_PACKETS: usize = 21_000;
 const LEAST_ELEMENTS: usize = 350;

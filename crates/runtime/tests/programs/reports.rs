@@ -210,9 +210,8 @@ fn steps<C: Context>(object: &Object, program: &str) -> u64 {
     reports.unwrap_or_else(|e| panic!("{program}: {e}"))[0].steps
 }
 
-/// Paths that differ in what no later instruction needs are merged: before a callback, before an iterator's loop, and
-/// after the exits of a loop that moves a packet pointer. The verifier walks no more than the kernel, and one more
-/// branch, or one more exit, costs the same as the one before.
+/// The verifier merges paths whose differences no later instruction needs, before a callback and after the exits of a
+/// loop that moves a packet pointer. It walks no more instructions than the kernel.
 #[test]
 fn projects_take_no_more_steps_than_in_the_kernel() {
     let callback = |branches: u32, more: &[&str]| {
@@ -334,8 +333,8 @@ fn reports_about_precision_are_accepted() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// CO-RE against the target's BTF that a report describes: its programs come to what its head says, and so does the
-/// first element of the map that they write.
+/// Compares results, and the first element of the map that the programs write, with those in the heads of the reports
+/// on CO-RE. Each report has the BTF of its target beside it, except for the last one, which needs none.
 #[test]
 fn reports_about_relocations_do_as_their_heads_say() {
     // Program, result, element 0 of the map `out`.
@@ -358,7 +357,6 @@ fn reports_about_relocations_do_as_their_heads_say() {
         ("05_core_signed_narrower", &[("negative", 1, None)]),
         ("06_core_kinds", &[("field", 100, None), ("union_", 100, None), ("match", 100, None)]),
         ("08_core_enum64_size", &[("size", 8, None)]),
-        // Without a target.
         ("11_core_features", &[("probe", 111, None)]),
     ];
     let mut wrong = Vec::new();

@@ -785,8 +785,8 @@ impl Construct {
         choices(branches, &self.lines(""))
     }
 
-    /// The construct behind one branch. Each round loads the number in the branch's slot, applies `change`, and writes a
-    /// byte that far above the frame's byte 256.
+    /// The construct behind one branch. Each round loads the number in the branch's slot, applies `change`, and writes
+    /// a byte that far above the frame's byte 256.
     fn that_reads(&self, change: &str) -> String {
         let read = format!("{}\nr1 = *(u64 *)(r5 + 248)\n{change}\nr5 += r1\n*(u8 *)(r5 + 0) = 1", self.frame);
         choices(1, &self.lines(&read))
