@@ -10,10 +10,11 @@
 //! equal: verification takes most of the time of a test of a generated program.
 
 use crate::context::ContextLayout;
-use bpf_analysis::{Facts, RegionBounds};
-use bpf_isa::{Insn, InsnIdx, MemoryAccess, Program};
-use bpf_jit_code::Code;
-use bpf_uapi::{Kfunc, OwnedType};
+use bpf_analysis::{Facts, Hold, Passed, RegionBounds};
+use bpf_isa::{Callee, Insn, InsnIdx, MemoryAccess, Program};
+use bpf_jit::Extern;
+use bpf_jit_code::{Code, Symbol};
+use bpf_uapi::{Kfunc, OwnedType, helper_id};
 use bpf_verifier::{Env, FieldKind, GlobalFunc, KnownMap, States, Stats, Verified};
 use std::cell::RefCell;
 
@@ -105,6 +106,8 @@ pub struct Emitted {
     pub code: Code,
     /// The places in the context that hold the bounds of its regions.
     pub regions: Vec<RegionBounds>,
+    /// The functions that return the start of an object, or null.
+    pub objects: Vec<Symbol>,
     /// Whether the program has an arena.
     pub arena: bool,
 }
@@ -121,13 +124,33 @@ pub fn code() -> Option<Emitted> {
 
 /// Keeps the code of a program if it was asked for.
 #[cfg(native)]
-pub(crate) fn emitted(code: &Code, facts: &Facts) {
+pub(crate) fn emitted(code: &Code, program: &Program, facts: &Facts) {
     WATCH.with_borrow_mut(|w| {
         if std::mem::take(&mut w.asked_for_code) {
             let regions = facts.contained.as_ref().map_or(&facts.regions, |contained| &contained.regions).clone();
-            w.code = Some(Emitted { code: code.clone(), regions, arena: facts.arena.is_some() });
+            let objects = objects(program, facts);
+            w.code = Some(Emitted { code: code.clone(), regions, objects, arena: facts.arena.is_some() });
         }
     });
+}
+
+/// The functions whose result a contained program takes for the start of an object.
+#[cfg(native)]
+fn objects(program: &Program, facts: &Facts) -> Vec<Symbol> {
+    let Some(contained) = &facts.contained else { return Vec::new() };
+    let calls = (0u32..).zip(program.insns()).filter(|(slot, _)| contained.at(*slot).hold == Hold::Result);
+    let function = |(slot, insn): (u32, &Insn)| match insn {
+        Insn::Call(Callee::Helper(id)) => {
+            let map = contained.passed(slot).into_iter().flatten().find_map(|passed| match passed {
+                Passed::Map(map) => Some(Extern::MapLookup(map).symbol()),
+                Passed::AsIs | Passed::Context | Passed::Null | Passed::Pointer { .. } | Passed::Held { .. } => None,
+            });
+            [Some(Extern::Helper(*id).symbol()), map.filter(|_| *id == helper_id::MAP_LOOKUP_ELEM)]
+        }
+        Insn::Call(Callee::Host(index)) => [u32::try_from(*index).ok().map(|index| Extern::Host(index).symbol()), None],
+        _other => [None, None],
+    };
+    calls.flat_map(function).flatten().collect()
 }
 
 pub(crate) fn is_believing() -> bool {

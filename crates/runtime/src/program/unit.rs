@@ -154,7 +154,7 @@ impl Unit {
         }
         subject.compile(opt_level, None, limit, |code, shape| {
             #[cfg(feature = "oracle")]
-            crate::oracle::emitted(code, facts);
+            crate::oracle::emitted(code, program, facts);
             then(Ready::Native(Emitted { code, shape, told }, None))
         })
     }

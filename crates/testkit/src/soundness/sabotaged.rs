@@ -12,7 +12,7 @@
 
 use super::neighbours::neighbours;
 use super::oracle::{Code, Input, Loaded, Output, Verified, load, run};
-use super::selected::{self, Selected, Unselected};
+use super::selected::{self, Selected};
 use super::world::World;
 use super::{Generated, MapId, generate, generate_owning};
 use crate::generate::Choices;
@@ -121,22 +121,27 @@ impl Sabotage {
             Err(error) => return Ok(Some(format!("it does not load: {error}"))),
         };
         self.seen.contained += 1;
-        if let Some(Emitted { code, regions, arena: false }) = oracle::code()
-            && code.arch == Arch::X64
+        if let Some(emitted @ Emitted { arena: false, .. }) = &oracle::code()
+            && emitted.code.arch == Arch::X64
         {
-            match selected::check(&code, &regions) {
+            match check_emitted(emitted) {
                 Ok(counts) => self.seen.selected.add(counts),
-                Err(Unselected { at, text }) => {
-                    let lines = crate::disasm::lines(&code, &|symbol| format!("{symbol:?}")).unwrap_or_default();
-                    let before = lines.iter().filter(|line| u64::from(line.offset) <= at).rev().take(60);
-                    let before: Vec<_> = before.map(|line| format!("{:x}: {}", line.offset, line.text)).collect();
-                    let before = before.into_iter().rev().collect::<Vec<_>>().join("\n");
-                    return Ok(Some(format!("no selection bounds the address of `{text}` in\n{before}")));
-                }
+                Err(what) => return Ok(Some(what)),
             }
         }
         run_between_canaries(&mut self.world, &program, generated, runs, c, &mut self.seen)
     }
+}
+
+/// Checks the machine code of a contained program; describes what was refused, with the code before it.
+pub(super) fn check_emitted(Emitted { code, regions, objects, .. }: &Emitted) -> Result<Selected, String> {
+    selected::check(code, regions, objects).map_err(|refused| {
+        let lines = crate::disasm::lines(code, &|symbol| format!("{symbol:?}")).unwrap_or_default();
+        let before = lines.iter().filter(|line| u64::from(line.offset) <= refused.at).rev().take(60);
+        let before: Vec<_> = before.map(|line| format!("{:x}: {}", line.offset, line.text)).collect();
+        let before = before.into_iter().rev().collect::<Vec<_>>().join("\n");
+        format!("the check of machine code refuses {refused} in\n{before}")
+    })
 }
 
 /// Runs a contained program on so many inputs; returns what was not contained.

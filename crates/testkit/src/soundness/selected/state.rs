@@ -1,0 +1,69 @@
+//! The abstract state before an instruction, and the join of the states of several paths.
+
+use super::value::{Name, Place, Value};
+use std::collections::BTreeMap;
+
+/// The operands of the comparison that set the flags.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Flags {
+    pub(super) a: Value,
+    pub(super) b: Value,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct State {
+    pub(super) regs: Vec<Value>,
+    /// Spill slots and saved registers, by distance from the stack pointer at entry. A slot that is not listed holds a
+    /// number of the program.
+    pub(super) slots: BTreeMap<i64, Value>,
+    pub(super) flags: Option<Flags>,
+}
+
+impl State {
+    fn value(&self, place: Place) -> Option<&Value> {
+        match place {
+            Place::Reg(reg) => self.regs.get(usize::from(reg)),
+            Place::Slot(slot) => self.slots.get(&slot),
+            Place::Operand(_) => None,
+        }
+    }
+
+    /// Names for which `bound` holds are bound again.
+    pub(super) fn forget(&mut self, bound: &dyn Fn(Name) -> bool) {
+        self.regs.iter_mut().chain(self.slots.values_mut()).for_each(|value| value.forget(bound));
+        if self.flags.is_some_and(|flags| flags.a.mentions(bound) || flags.b.mentions(bound)) {
+            self.flags = None;
+        }
+    }
+
+    /// Removes what a store to these bytes of the frame overwrites.
+    pub(super) fn overwrite(&mut self, from: i64, bytes: i64) {
+        self.slots.retain(|slot, _| *slot + 8 <= from || *slot >= from.saturating_add(bytes));
+    }
+
+    /// Joins the state of another path into this one; whether that changed it.
+    pub(super) fn join(&mut self, mut other: State, at: u64, widen: bool) -> bool {
+        let before = self.clone();
+        // A name of this join that its place does not hold on this path is bound to another value from here on.
+        let held: Vec<Name> = (0u8..)
+            .zip(&other.regs)
+            .map(|(reg, value)| (Place::Reg(reg), value))
+            .chain(other.slots.iter().map(|(slot, value)| (Place::Slot(*slot), value)))
+            .map(|(place, value)| (Name::Joined(at, place), value))
+            .filter(|(name, value)| value.is(*name))
+            .map(|(name, _)| name)
+            .collect();
+        other.forget(&|name| matches!(name, Name::Joined(of, _) if of == at) && !held.contains(&name));
+        for (reg, (mine, theirs)) in (0u8..).zip(self.regs.iter_mut().zip(&other.regs)) {
+            *mine = mine.join(*theirs, Name::Joined(at, Place::Reg(reg)), widen);
+        }
+        self.slots.retain(|slot, _| other.value(Place::Slot(*slot)).is_some());
+        for (slot, mine) in &mut self.slots {
+            *mine = mine.join(other.slots[slot], Name::Joined(at, Place::Slot(*slot)), widen);
+        }
+        if self.flags != other.flags {
+            self.flags = None;
+        }
+        *self != before
+    }
+}
