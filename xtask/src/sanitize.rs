@@ -45,16 +45,14 @@ const LEFT_OUT: &[(Option<Sanitizer>, &str, &str)] = &[
         "a child by a raw clone(2), of which ThreadSanitizer does not know, ends in a CHECK of its own",
     ),
 ];
-/// The stress programs.
-const STRESS: [&str; 2] = ["stress", "tenants"];
-/// Seconds that each of them runs.
-const SECONDS: &str = "30";
+/// The stress programs, and the seconds that each of them runs.
+const STRESS: [(&str, &str); 2] = [("stress", "30"), ("tenants", "180")];
 
 pub(crate) fn run(only: Option<Sanitizer>) -> anyhow::Result<()> {
     let all = [Sanitizer::Address, Sanitizer::Thread];
     for sanitizer in all.into_iter().filter(|s| only.is_none_or(|only| only == *s)) {
-        for example in STRESS {
-            let stress = ["-p", "bpf-runtime", "--example", example, "--", SECONDS];
+        for (example, seconds) in STRESS {
+            let stress = ["-p", "bpf-runtime", "--example", example, "--", seconds];
             shell::run(cargo(sanitizer).args(sanitized("run")).args(stress))?;
         }
         let left_out: Vec<_> =
