@@ -133,8 +133,8 @@ impl AccessCheck {
     /// Addresses that are compared are below `start + NEAR`. No region begins so close to the end of the address space.
     pub const NEAR: u64 = 1 << 31;
 
-    /// Addresses that are compared are at or above `start - BEFORE`. No region begins below that address (Linux:
-    /// `vm.mmap_min_addr`, 64 KiB by default), so the difference does not wrap.
+    /// Addresses that are compared are at or above `start - BEFORE`. Each region that has bytes begins above this
+    /// address (the runtime refuses others), so the difference does not wrap.
     pub const BEFORE: u64 = 1 << 16;
 }
 

@@ -748,6 +748,15 @@ pub enum RunError {
         /// The limit.
         max: usize,
     },
+    /// The context, or memory that it leads to, begins at an address so low that a pointer in front of it would wrap
+    /// round. Only a host that maps memory at a chosen address below 64 KiB has such memory.
+    #[error("the context's memory begins at address {address:#x}; addresses below {least:#x} are not possible")]
+    LowAddress {
+        /// The address.
+        address: usize,
+        /// The least address of memory for programs.
+        least: usize,
+    },
     /// The stack of the calling thread, or of the signal handler, may not suffice. The program did not begin.
     #[error("the run may need {needed} bytes of machine stack, and {left} are left")]
     Stack {
@@ -843,6 +852,7 @@ impl RunError {
             | RunError::OtherEngine
             | RunError::Enter(_)
             | RunError::TooLong { .. }
+            | RunError::LowAddress { .. }
             | RunError::Stack { .. }
             | RunError::Sleepable { .. }
             | RunError::TooManyAsleep { .. }

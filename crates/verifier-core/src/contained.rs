@@ -15,7 +15,7 @@ use bpf_analysis::{
 };
 use bpf_isa::{AccessKind, AluOp, Callee, Imm64, Insn, InsnIdx, Program, Reg, Size, Src, SubprogId, Width};
 
-use crate::contract::{Access, ArgKind, Effect, Env, FieldKind, HelperProto, KnownMap, MemArg, MemSet, Ret};
+use crate::contract::{Access, ArgKind, Effect, Env, FieldKind, HelperProto, KnownMap, MemSet, Ret};
 use bpf_uapi::{Helper, MapType, MapTypes};
 
 /// The reason why a program cannot be contained.
@@ -783,7 +783,6 @@ impl Analysis<'_> {
         for i in 0..proto.args.len() {
             let (arg, reg) = (proto.args[i], Reg::ARGS[i]);
             let refused = || Escape::Argument { name: proto.name.to_string(), arg: i + 1 };
-            let of_map = |size: fn(&KnownMap) -> u32| map.and_then(|map| self.map(map)).map(size).ok_or_else(refused);
             let next = |i: usize| Extent::Next {
                 half: matches!(proto.args.get(i + 1), Some(ArgKind::Size { half: true, .. })),
             };
@@ -815,10 +814,11 @@ impl Analysis<'_> {
                     passed[i] = Passed::Map(map);
                     continue;
                 }
-                ArgKind::Key => (MemArg::READ, Extent::Bytes(of_map(|map| map.key_size)?)),
-                ArgKind::Value => (MemArg::READ, Extent::Bytes(of_map(|map| map.value_size)?)),
-                ArgKind::ValueOrNull => (MemArg::READ.or_null(), Extent::Bytes(of_map(|map| map.value_size)?)),
-                ArgKind::ValueOut => (MemArg::WRITE, Extent::Bytes(of_map(|map| map.value_size)?)),
+                ArgKind::Key | ArgKind::Value | ArgKind::ValueOrNull | ArgKind::ValueOut => {
+                    let known = map.and_then(|map| self.map(map));
+                    let (mem, bytes) = known.and_then(|map| map.memory_of(arg)).ok_or_else(refused)?;
+                    (mem, Extent::Bytes(bytes))
+                }
                 ArgKind::Fixed { bytes, mem } => (mem, Extent::Bytes(bytes)),
                 // A pointer that is null at run time has length 0.
                 ArgKind::Mem(mem) if mem.null => (mem, next(i)),

@@ -23,7 +23,6 @@ use crate::context::Parts;
 use crate::error::RunError;
 use bpf_jit_code::Needs;
 use bpf_quiesce::Guard;
-use bpf_verifier::Region;
 use core::ptr::null_mut;
 use std::borrow::Borrow;
 use std::cell::Cell;
@@ -97,10 +96,7 @@ unsafe fn run_under<'e>(
     (terms, limits, many): (Terms, Option<Limits<'_>>, bool),
     roots: &dyn Roots,
 ) -> Result<u64, RunError> {
-    // Address arithmetic that the verifier allowed must not wrap.
-    if parts.packet_len > Region::MAX_LEN as usize {
-        return Err(*too_long(parts.packet_len));
-    }
+    parts.check().map_err(|error| *error)?;
     runs.config.stack.check(roots, 0).map_err(|error| *error)?;
     if entry.needs == Needs::Nothing {
         if let Some(limits) = limits
@@ -287,11 +283,6 @@ unsafe fn end_stopped<'e>(_guard: impl Borrow<Guard<'e>>, level: &Level, roots: 
     Box::new(unsafe { &mut *active.0.run() }.stop_reason_in(roots))
 }
 
-#[cold]
-pub(crate) fn too_long(len: usize) -> Box<RunError> {
-    Box::new(RunError::TooLong { len, max: Region::MAX_LEN as usize })
-}
-
 /// Ends the use of a level's [`Run`] when dropped, also on unwinding.
 struct Active<'e>(&'e Level);
 
@@ -335,9 +326,7 @@ fn begin_with<'e>(
     code: impl FnOnce(*mut Run, Parts) -> Result<u64, RunError>,
 ) -> Result<u64, Box<RunError>> {
     let parts = Parts::of_slices(context, packet, memory);
-    if parts.packet_len > Region::MAX_LEN as usize {
-        return Err(too_long(parts.packet_len));
-    }
+    parts.check()?;
     let Some(level) = runs.idle(guard.borrow()) else {
         return nested(runs, guard, host, parts, (terms, Limits::NONE), |run| code(run, parts)).map_err(Box::new);
     };
@@ -362,9 +351,7 @@ pub(crate) fn begin_limited<'e>(
     code: impl FnOnce(*mut Run, Parts) -> Result<u64, RunError>,
 ) -> Result<u64, RunError> {
     runs.config.stack.check(roots, INTERPRETER).map_err(|error| *error)?;
-    if parts.packet_len > Region::MAX_LEN as usize {
-        return Err(*too_long(parts.packet_len));
-    }
+    parts.check().map_err(|error| *error)?;
     let Some(level) = runs.idle(guard.borrow()) else {
         return nested(runs, guard, host, parts, (terms, limits), |run| code(run, parts));
     };

@@ -6,11 +6,12 @@
 //! compare as they do a packet's ends, so that the verifier knows what may be read without a copy and without a check
 //! at run time.
 //!
-//! Invariant: the two pointers of a pair are those of a slice that is borrowed for as long as the pair lives. Programs
-//! cannot write them: the layout says so, and programs on contexts with regions are only loaded verified.
+//! Invariant: the two pointers of a pair are those of a slice that is borrowed for as long as the pair lives, or both
+//! are [`EMPTY`]. Programs cannot write them: the layout says so, and programs on contexts with regions are only loaded
+//! verified.
 
-use crate::context::Context;
 use crate::context::int::IntType;
+use crate::context::{Context, EMPTY, check_start};
 use crate::error::RunError;
 use bpf_object::{CoreField, CoreType, FieldType};
 use bpf_verifier::{Access, ContextLayout, Field, FieldKind, Region};
@@ -146,26 +147,31 @@ impl fmt::Debug for ContextBytes<'_> {
     }
 }
 
-/// Refuses more bytes than programs are verified for.
-fn check_len(len: usize) -> Result<(), RunError> {
+/// Returns the ends of a slice for programs. Refuses more bytes than programs are verified for, and addresses that the
+/// verifier assumes no memory to have.
+fn ends(start: *mut u8, len: usize) -> Result<(*mut u8, *mut u8), RunError> {
     let max = Region::MAX_LEN as usize;
-    if len > max { Err(RunError::TooLong { len, max }) } else { Ok(()) }
+    if len > max {
+        return Err(RunError::TooLong { len, max });
+    }
+    let start = if len == 0 { core::ptr::without_provenance_mut(EMPTY) } else { start };
+    check_start(start)?;
+    Ok((start, start.wrapping_add(len)))
 }
 
 impl<'p> ContextBytes<'p> {
     /// Makes a field of these bytes.
     ///
     /// # Errors
-    /// [`RunError::TooLong`] for more than 1 GiB.
+    /// [`RunError::TooLong`] for more than 1 GiB; [`RunError::LowAddress`] for bytes below [`Region::MIN_START`].
     pub fn new(bytes: &'p [u8]) -> Result<Self, RunError> {
-        check_len(bytes.len())?;
-        let range = bytes.as_ptr_range();
-        Ok(ContextBytes { start: range.start, end: range.end, bytes: PhantomData })
+        let (start, end) = ends(bytes.as_ptr().cast_mut(), bytes.len())?;
+        Ok(ContextBytes { start, end, bytes: PhantomData })
     }
 
     /// The bytes.
     pub fn as_slice(&self) -> &'p [u8] {
-        // SAFETY: the pointers are those of a slice that is borrowed for 'p.
+        // SAFETY: the pointers are those of a slice that is borrowed for 'p, or of no bytes.
         unsafe { core::slice::from_raw_parts(self.start, self.end.addr() - self.start.addr()) }
     }
 }
@@ -198,11 +204,10 @@ impl<'p> ContextBytesMut<'p> {
     /// Makes a field of these bytes.
     ///
     /// # Errors
-    /// [`RunError::TooLong`] for more than 1 GiB.
+    /// [`RunError::TooLong`] for more than 1 GiB; [`RunError::LowAddress`] for bytes below [`Region::MIN_START`].
     pub fn new(bytes: &'p mut [u8]) -> Result<Self, RunError> {
-        check_len(bytes.len())?;
-        let range = bytes.as_mut_ptr_range();
-        Ok(ContextBytesMut { start: range.start, end: range.end, bytes: PhantomData })
+        let (start, end) = ends(bytes.as_mut_ptr(), bytes.len())?;
+        Ok(ContextBytesMut { start, end, bytes: PhantomData })
     }
 
     fn len(&self) -> usize {
@@ -211,14 +216,15 @@ impl<'p> ContextBytesMut<'p> {
 
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: the pointers are those of a slice that is borrowed for 'p; while it is borrowed from `self`, nobody
-        // writes.
+        // SAFETY: the pointers are those of a slice that is borrowed for 'p, or of no bytes; while it is borrowed from
+        // `self`, nobody writes.
         unsafe { core::slice::from_raw_parts(self.start, self.len()) }
     }
 
     /// The bytes, to write.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: the pointers are those of a slice that is borrowed mutably for 'p, and now from `self`.
+        // SAFETY: the pointers are those of a slice that is borrowed mutably for 'p, and now from `self`, or of no
+        // bytes.
         unsafe { core::slice::from_raw_parts_mut(self.start, self.len()) }
     }
 }

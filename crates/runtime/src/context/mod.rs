@@ -20,7 +20,28 @@ use std::sync::LazyLock;
 
 use bpf_object::{CoreField, CoreType, FieldType};
 pub use bpf_verifier::ContextLayout;
-use bpf_verifier::FieldKind;
+use bpf_verifier::{FieldKind, Region};
+
+use crate::error::RunError;
+
+/// The least address of memory for programs.
+const LEAST: usize = crate::num::index(Region::MIN_START);
+
+/// The address of every empty slice in a context. A slice's own address depends on its alignment, and may be so low
+/// that a pointer before it wraps round.
+pub(crate) const EMPTY: usize = 2 * LEAST;
+
+/// Whether the address is one that the verifier assumes no memory to have. Null is none of these.
+#[inline(always)]
+fn is_low(at: *mut u8) -> bool {
+    at.addr().wrapping_sub(1) < LEAST - 1
+}
+
+/// Refuses memory whose start is below what the verifier assumes.
+#[inline(always)]
+pub(crate) fn check_start(at: *mut u8) -> Result<(), RunError> {
+    if is_low(at) { Err(RunError::LowAddress { address: at.addr(), least: LEAST }) } else { Ok(()) }
+}
 
 /// The addresses a run starts with. Made by [`Context::parts`] from data that the caller has borrowed for the run.
 #[derive(Clone, Copy, Debug)]
@@ -64,20 +85,56 @@ impl Parts {
         }
     }
 
+    /// Refuses parts that the verifier's proofs do not cover: more bytes than it assumes, and memory so low that a
+    /// pointer in front of it wraps round.
+    ///
+    /// # Errors
+    /// [`RunError::TooLong`], [`RunError::LowAddress`].
+    #[inline(always)]
+    pub(crate) fn check(&self) -> Result<(), Box<RunError>> {
+        if self.packet_len > Region::MAX_LEN as usize {
+            return Err(too_long(self.packet_len));
+        }
+        if is_low(self.context) | is_low(self.packet) | is_low(self.memory) {
+            return Err(self.too_low());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn too_low(&self) -> Box<RunError> {
+        let starts = [self.context, self.packet, self.memory];
+        let low = starts.into_iter().filter(|at| is_low(*at)).map(|at| at.addr()).min();
+        Box::new(RunError::LowAddress { address: low.unwrap_or(0), least: LEAST })
+    }
+
     /// A struct that is passed as it lies in memory.
     #[inline]
     pub fn of_context<T>(context: &mut T) -> Parts {
         let context_len = size_of::<T>();
-        let (context, none) = (core::ptr::from_mut(context).cast(), core::ptr::null_mut());
+        let (context, none) = match context_len {
+            // A type without bytes is at its alignment.
+            0 => (core::ptr::without_provenance_mut(EMPTY), core::ptr::null_mut()),
+            _ => (core::ptr::from_mut(context).cast(), core::ptr::null_mut()),
+        };
         Parts { context, context_len, packet: none, packet_len: 0, memory: none, memory_len: 0 }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn too_long(len: usize) -> Box<RunError> {
+    Box::new(RunError::TooLong { len, max: Region::MAX_LEN as usize })
 }
 
 /// A kind of context.
 ///
 /// # Safety
 /// `parts` must return memory that is valid for reads, and as far as the layout lets programs write also for writes,
-/// while the borrow of `data` lasts, and that agrees with `layout`.
+/// while the borrow of `data` lasts, and that agrees with `layout`. Each region that a pointer in the context leads to
+/// must begin at or above [`Region::MIN_START`], or be empty and begin there or at address 0. (Runs check the addresses
+/// in `parts` themselves.)
 pub unsafe trait Context: 'static {
     /// The data that the host passes to a run: borrowed for the run 'r, with pointers to data borrowed for 'p.
     type Data<'r, 'p>

@@ -9,7 +9,7 @@
 //! Source of fields, offsets and access rights: `include/uapi/linux/bpf.h`, and `xdp_is_valid_access` in
 //! `net/core/filter.c` (Linux 6.18).
 
-use crate::context::{Context, ContextLayout, Parts, core_field};
+use crate::context::{Context, ContextLayout, EMPTY, Parts, core_field};
 use bpf_object::CoreType;
 use bpf_uapi::ContextField;
 use bpf_uapi::context::xdp_md;
@@ -111,10 +111,10 @@ impl Window {
     pub(crate) fn new(buffer: &mut [u8], at: usize, len: usize) -> Window {
         let at = at.min(buffer.len());
         let len = len.min(buffer.len() - at).min(MAX_FRAME as usize);
-        let range = buffer.as_mut_ptr_range();
-        let none = range.start;
-        let mut window = Window { data: none, data_end: none, data_meta: none, start: range.start, end: range.end };
-        let data = range.start.wrapping_add(at);
+        let start = if buffer.is_empty() { core::ptr::without_provenance_mut(EMPTY) } else { buffer.as_mut_ptr() };
+        let end = start.wrapping_add(buffer.len());
+        let mut window = Window { data: start, data_end: start, data_meta: start, start, end };
+        let data = start.wrapping_add(at);
         let placed = window.place(data, data, data.wrapping_add(len));
         debug_assert!(placed, "cut to the allowed length");
         window

@@ -4,7 +4,7 @@
 //! ([`crate::abi::parked`]), which gives the run up. The memory that the run may use of its stack is reserved in the
 //! account that the program was loaded for.
 
-use crate::abi::begin::{Nesting, is_over, over, too_long};
+use crate::abi::begin::{Nesting, is_over, over};
 use crate::abi::fiber::{Fiber, Step};
 use crate::abi::limits::{Limits, RunLimits, Terms};
 use crate::abi::link::Waiting;
@@ -13,7 +13,6 @@ use crate::context::Parts;
 use crate::error::RunError;
 use crate::program::loaded::Loaded;
 use bpf_quiesce::{Reservation, drop_payload};
-use bpf_verifier::Region;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -70,8 +69,8 @@ impl Loaded {
             // SAFETY: the caller's contract.
             return Begun::Over(unsafe { self.run_awake(host, parts, terms) });
         }
-        if parts.packet_len > Region::MAX_LEN as usize {
-            return Begun::Over(Err(*too_long(parts.packet_len)));
+        if let Err(error) = parts.check() {
+            return Begun::Over(Err(*error));
         }
         // SAFETY: the caller's contract.
         unsafe { self.begin_asleep(host, parts, terms, cx) }.unwrap_or_else(|error| Begun::Over(Err(error)))

@@ -18,7 +18,7 @@ use crate::call::prototype;
 use crate::call::types::{Declaration, IntTypes};
 use crate::context::derive::{self, BpfContext, ContextField, Member, Shape};
 use crate::context::int::IntType;
-use crate::context::{Context, ContextLayout, Parts};
+use crate::context::{Context, ContextLayout, EMPTY, Parts};
 use crate::engine::config::Config;
 use crate::error::{HelperError, LinkError};
 use crate::load::linker::{Linker, Registered, Types};
@@ -871,8 +871,10 @@ unsafe impl Context for HostContext {
         let bytes = data.fields.iter().filter(|field| matches!(field.ty, FieldKind::Bytes { .. }));
         let offsets: Vec<usize> = bytes.map(|field| field.offset).collect();
         for (i, offset) in offsets.into_iter().enumerate() {
-            let ends = data.slices[i].as_mut_ptr_range();
-            let ends = [ends.start.expose_provenance() as u64, ends.end.expose_provenance() as u64];
+            let slice = &mut data.slices[i];
+            // The memory is the allocator's, which has none below `Region::MIN_START`.
+            let start = if slice.is_empty() { EMPTY } else { slice.as_mut_ptr().expose_provenance() };
+            let ends = [start as u64, (start + slice.len()) as u64];
             data.write(offset, &ends[0].to_ne_bytes());
             data.write(offset + 8, &ends[1].to_ne_bytes());
         }

@@ -8,6 +8,7 @@ mod common;
 mod support;
 
 mod abi;
+mod addresses;
 mod arena;
 mod beside_kernel;
 mod big;

@@ -11,12 +11,12 @@ pub use check::EnvironmentError;
 use std::borrow::Cow;
 use std::time::Duration;
 
-use bpf_analysis::{BoundsPlace, HeaderPlaces, RegionBounds};
+use bpf_analysis::{AccessCheck, BoundsPlace, HeaderPlaces, RegionBounds};
 use bpf_isa::{InsnIdx, SubprogId};
 use bpf_uapi::{MapType, OwnedField, OwnedType};
 
 use super::access::Access;
-use super::helpers::Helpers;
+use super::helpers::{ArgKind, Helpers, MemArg};
 
 /// The result of loading a context field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -80,6 +80,10 @@ pub struct Region {
 impl Region {
     /// The longest region in bytes: keeps address arithmetic far from wrapping.
     pub const MAX_LEN: u32 = 1 << 30;
+    /// The least address of a region's first byte. A pointer up to 64 KiB before its region is therefore not null and
+    /// has not wrapped round, and the order of two pointers is that of their offsets. The host promises it of each
+    /// region that has bytes and of memory for the context itself; an empty region may also be at address 0.
+    pub const MIN_START: u64 = AccessCheck::BEFORE + 1;
     /// The most regions in a context.
     pub const MAX_REGIONS: usize = 8;
 }
@@ -200,6 +204,56 @@ pub struct KnownMap {
 }
 
 impl KnownMap {
+    /// Returns the requirements on the memory of an argument that points to a key or value of the map, and the memory's
+    /// bytes; `None` for other arguments.
+    #[doc(hidden)]
+    pub fn memory_of(&self, arg: ArgKind) -> Option<(MemArg, u32)> {
+        match arg {
+            ArgKind::Key => Some((MemArg::READ, self.key_size)),
+            ArgKind::Value => Some((MemArg::READ, self.value_size)),
+            ArgKind::ValueOrNull => Some((MemArg::READ.or_null(), self.value_size)),
+            // A Bloom filter's "peek" reads the value and asks whether it is in the filter.
+            ArgKind::ValueOut if self.kind == MapType::BloomFilter => Some((MemArg::READ, self.value_size)),
+            ArgKind::ValueOut => Some((MemArg::WRITE, self.value_size)),
+            ArgKind::None
+            | ArgKind::Unused
+            | ArgKind::Scalar
+            | ArgKind::Formatted
+            | ArgKind::Ctx
+            | ArgKind::CtxOrNull
+            | ArgKind::Map(_)
+            | ArgKind::Mem(_)
+            | ArgKind::Size { .. }
+            | ArgKind::MemOfLength(_)
+            | ArgKind::Length
+            | ArgKind::Values
+            | ArgKind::Fixed { .. }
+            | ArgKind::Lock { .. }
+            | ArgKind::Timer
+            | ArgKind::Work
+            | ArgKind::TimerMap
+            | ArgKind::TimerCallback
+            | ArgKind::Local(..)
+            | ArgKind::LocalType { .. }
+            | ArgKind::Object(_)
+            | ArgKind::Root(_)
+            | ArgKind::Node(..)
+            | ArgKind::Compare
+            | ArgKind::Kptr
+            | ArgKind::Exchanged
+            | ArgKind::Peeked { .. }
+            | ArgKind::Probed
+            | ArgKind::SliceBuffer
+            | ArgKind::ConstStr
+            | ArgKind::Socket { .. }
+            | ArgKind::Callback(_)
+            | ArgKind::CallbackCtx
+            | ArgKind::RecordSize
+            | ArgKind::Record
+            | ArgKind::Host { .. } => None,
+        }
+    }
+
     /// The first byte of a value behind `from` that programs may not access: the value's end, or the start of a field
     /// for functions.
     #[doc(hidden)]

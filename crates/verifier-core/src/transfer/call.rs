@@ -7,7 +7,7 @@ use bpf_isa::{InsnIdx, MAX_CALL_DEPTH, Reg};
 
 use super::memory::Place;
 use crate::check::{Checker, Flow};
-use crate::contract::{ArgKind, Effect, HelperProto, KnownMap, MapType, MapTypes, MemArg, MemSet, Ret};
+use crate::contract::{ArgKind, Effect, HelperProto, KnownMap, MapTypes, MemArg, MemSet, Ret};
 use crate::domain::{Form, Known, Name, Scalar};
 use crate::refusal::{Res, Why};
 use crate::state::{Base, Frame, Pointer, State, Value};
@@ -185,7 +185,6 @@ impl<'a> Checker<'a> {
             return Ok(());
         }
         let value = self.value(state, reg)?;
-        let map = |call: &Call<'a>| call.map.ok_or(Why::Unsupported("a key or value before its map"));
         let fixed = |bytes: u32| Form::constant(bytes.into());
         match *kind {
             ArgKind::None | ArgKind::Unused => Ok(()),
@@ -215,26 +214,13 @@ impl<'a> Checker<'a> {
                 call.map = Some((map, def));
                 Ok(())
             }
-            ArgKind::Key => {
-                let (_, def) = map(call)?;
-                if def.kind.is_array() {
+            ArgKind::Key | ArgKind::Value | ArgKind::ValueOrNull | ArgKind::ValueOut => {
+                let (_, def) = call.map.ok_or(Why::Unsupported("a key or value before its map"))?;
+                if *kind == ArgKind::Key && def.kind.is_array() {
                     call.key = known_key(state, &value, def.key_size);
                 }
-                self.memory(state, arg, &value, &fixed(def.key_size), MemArg::READ, call)
-            }
-            ArgKind::Value => {
-                let bytes = fixed(map(call)?.1.value_size);
-                self.memory(state, arg, &value, &bytes, MemArg::READ, call)
-            }
-            ArgKind::ValueOrNull => {
-                let bytes = fixed(map(call)?.1.value_size);
-                self.memory(state, arg, &value, &bytes, MemArg::READ.or_null(), call)
-            }
-            ArgKind::ValueOut => {
-                let (_, def) = map(call)?;
-                // A Bloom filter's "peek" reads the value and asks whether it is in the filter.
-                let mem = if def.kind == MapType::BloomFilter { MemArg::READ } else { MemArg::WRITE };
-                self.memory(state, arg, &value, &fixed(def.value_size), mem, call)
+                let (mem, bytes) = def.memory_of(*kind).ok_or(Why::Internal("an argument of no map"))?;
+                self.memory(state, arg, &value, &fixed(bytes), mem, call)
             }
             ArgKind::Fixed { bytes, mem } => self.memory(state, arg, &value, &fixed(bytes), mem, call),
             // Checked together with its length, the next argument.

@@ -12,7 +12,7 @@ use bpf_isa::Reg;
 
 use super::mem::Place;
 use super::{Res, Walk, refuse};
-use bpf_uapi::{MapType, OwnedKind, OwnedType};
+use bpf_uapi::{OwnedKind, OwnedType};
 
 use crate::access::Access;
 use crate::env::KnownMap;
@@ -233,29 +233,21 @@ impl<'a> Walk<'a> {
                 }
                 _ => return wrong(self, "a map"),
             },
-            ArgKind::Key => {
+            ArgKind::Key | ArgKind::Value | ArgKind::ValueOrNull | ArgKind::ValueOut => {
                 let (_, _, def) = self.map_of(call)?;
-                self.memory(proto, i, reg, v, def.key_size.into(), MemArg::READ, call)?;
+                let Some((mem, bytes)) = def.memory_of(kind) else {
+                    return refuse(Reason::Internal("an argument of no map"));
+                };
+                self.memory(proto, i, reg, v, bytes.into(), mem, call)?;
+                if kind != ArgKind::Key {
+                    return Ok(());
+                }
                 // Only for arrays does it matter which element it is.
                 call.key = self.known_key(v, def.key_size).filter(|_| def.kind.is_array());
                 if let (Some(_), Ty::Stack { frame }, false) = (call.key, v.ty, planted!(KeysUnmarked)) {
                     let depth = crate::num::size(v.n.smin().unsigned_abs());
                     self.stack_decides(frame.into(), depth, def.key_size as usize);
                 }
-            }
-            ArgKind::Value => {
-                let (_, _, def) = self.map_of(call)?;
-                self.memory(proto, i, reg, v, def.value_size.into(), MemArg::READ, call)?;
-            }
-            ArgKind::ValueOrNull => {
-                let (_, _, def) = self.map_of(call)?;
-                self.memory(proto, i, reg, v, def.value_size.into(), MemArg::READ.or_null(), call)?;
-            }
-            ArgKind::ValueOut => {
-                let (_, _, def) = self.map_of(call)?;
-                // A Bloom filter's "peek" reads the value and asks whether it is in the filter.
-                let mem = if def.kind == MapType::BloomFilter { MemArg::READ } else { MemArg::WRITE };
-                self.memory(proto, i, reg, v, def.value_size.into(), mem, call)?;
             }
             // Checked with its length, the next argument.
             ArgKind::Mem(_) | ArgKind::Values if matches!(proto.args.get(i + 1), Some(ArgKind::Size { .. })) => {}

@@ -2,15 +2,16 @@
 
 use bpf_analysis::{BoundsPlace, CheckRegion};
 
-use crate::env::Env;
+use crate::env::{Env, Region};
 use crate::scalar::Scalar;
 use crate::value::{Ty, Value};
 
 /// Offsets stay this small, so that adding a few of them, and an access size, never wraps a 64-bit address.
 pub(super) const MAX_OFFSET: i64 = i32::MAX as i64;
 
-/// Lower bound of all memory addresses (Linux: `vm.mmap_min_addr`, 64 KiB by default).
-pub(super) const LOWEST_ADDRESS: i64 = 1 << 16;
+/// How far a pointer may lie before its memory without having wrapped round: all memory of programs begins above this
+/// address ([`Region::MIN_START`]).
+pub(super) const LOWEST_ADDRESS: i64 = Region::MIN_START.cast_signed() - 1;
 
 /// The region of the pointer, if its bounds are known at run time.
 pub(super) fn checkable(env: &Env<'_>, p: &Value) -> Option<CheckRegion> {

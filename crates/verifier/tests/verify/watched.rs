@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use bpf_analysis::Facts;
 use bpf_interp::{Caller, Env as Host, HostMemory, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{Imm64, Insn, InsnIdx, Program, Size};
-use bpf_verifier::{Access, ArgKind, ContextLayout, Effect, Env, FieldKind, HelperProto, KnownMap, MemArg, Ret};
+use bpf_verifier::{Access, ArgKind, ContextLayout, Effect, Env, FieldKind, HelperProto, KnownMap, Ret};
 
 use crate::Random;
 
@@ -257,10 +257,9 @@ impl<'e> World<'e> {
                     map = Some((given, self.map(given).ok_or_else(|| caller.fail("not a map"))?));
                     None
                 }
-                ArgKind::Key => map.map(|(_, map)| (map.key_size.into(), MemArg::READ)),
-                ArgKind::Value => map.map(|(_, map)| (map.value_size.into(), MemArg::READ)),
-                ArgKind::ValueOrNull => map.map(|(_, map)| (map.value_size.into(), MemArg::READ.or_null())),
-                ArgKind::ValueOut => map.map(|(_, map)| (map.value_size.into(), MemArg::WRITE)),
+                ArgKind::Key | ArgKind::Value | ArgKind::ValueOrNull | ArgKind::ValueOut => {
+                    map.and_then(|(_, map)| map.memory_of(*kind)).map(|(mem, bytes)| (bytes.into(), mem))
+                }
                 ArgKind::Fixed { bytes, mem } => Some((bytes.into(), mem)),
                 ArgKind::Mem(mem) => Some((args[i + 1], mem)),
                 ArgKind::MemOfLength(mem) => {
