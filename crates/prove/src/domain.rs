@@ -378,6 +378,13 @@ fn masks(all: &mut Vec<Obligation>) {
         let lost = steps::lost_by_mask(bits.max(), mask);
         claim("no more than the bits that it lacks", || x.wrapping_sub(x & mask) <= lost);
     }));
+    all.push(proof("two masks of one number", || {
+        let (x, mask, other) = (any(), any(), any());
+        let bits: Bits<64> = any_with(x);
+        if steps::masked_within(bits.max(), mask, other) {
+            claim("the lesser result is at most the other", || x & mask <= x & other);
+        }
+    }));
     all.push(proof("low bits that are set", || {
         let x = any();
         for low in 1..15 {

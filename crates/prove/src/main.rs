@@ -112,6 +112,7 @@ fn planted(solver: &mut Option<Solver>) -> anyhow::Result<(u32, u32)> {
         (Fault::RowsFromAfar, "a row, one round later"),
         (Fault::DistanceForgetsPlace, "the distance of two pointers, of which one moves"),
         (Fault::MaskTakesLess, "what a mask takes away"),
+        (Fault::MasksAlike, "two masks of one number"),
         (Fault::LearntSuffices, "a length that is kept, where more is learnt"),
     ];
     let (mut held, mut failed) = (0, 0);

@@ -326,6 +326,8 @@ mod with {
         PairsHaveOne,
         /// A mask is taken to remove less than the bits that it lacks.
         MaskTakesLess,
+        /// The results of two masks of one number are each taken to be at most the other, whatever bits the masks have.
+        MasksAlike,
         /// A number whose low bits are set is taken to be one less.
         LowBitsLess,
         /// The OR of a pointer and a number is taken to be their sum, however the pointer is aligned.
@@ -449,6 +451,7 @@ mod with {
         pub const OF_RELATIONS: &[Fault] = &[
             Fault::PairsHaveOne,
             Fault::MaskTakesLess,
+            Fault::MasksAlike,
             Fault::LowBitsLess,
             Fault::OrIsSum,
             Fault::LengthOneMore,

@@ -19,6 +19,16 @@ pub fn lost_by_mask<T: Word>(bits: T, mask: T) -> T {
     if planted!(MaskTakesLess) { lost >> T::of(1) } else { lost }
 }
 
+/// Whether `x & mask <= x & other` for every number `x` whose set bits are among `bits`: of these bits, the other mask
+/// has all that the first one has.
+///
+/// Claim: then `x & mask <= x & other`. Proof: each bit of the left side is one of `bits` and of `mask`, hence one of
+/// `other`; a number whose bits are among another one's is at most that number.
+pub fn masked_within<T: Word>(bits: T, mask: T, other: T) -> bool {
+    let beyond = bits & mask & !other;
+    T::ask(|| beyond == T::ZERO) || planted!(MasksAlike)
+}
+
 /// The number of set bits in each pair of bits of `x`: `x - ((x >> 1) & 0x55...)`.
 pub fn counted_pairs<T: Word>(x: T) -> T {
     x.wrapping_sub((x >> T::of(1)) & T::of(0x5555_5555_5555_5555))

@@ -270,7 +270,7 @@ impl State {
     }
 
     /// Returns a lower bound of the named number, and an upper bound if one is known.
-    fn bounds_of(&self, id: u32) -> (i128, Option<i128>) {
+    pub(crate) fn bounds_of(&self, id: u32) -> (i128, Option<i128>) {
         let results = self.definitions.iter().map(|d| d.result);
         let results = results.filter(|v| (v.id, v.scale, v.delta) == (id, 1, 0));
         let least = results.clone().map(|v| v.n.umin().into()).chain(self.least_of(id).map(i128::from)).max();

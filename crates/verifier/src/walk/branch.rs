@@ -54,6 +54,7 @@ impl Walk<'_> {
             self.widens();
         }
         if self.loops.related {
+            self.settle_ordered();
             self.settle_modulo(dst);
             if let Src::Reg(r) = src {
                 self.settle_modulo(r);

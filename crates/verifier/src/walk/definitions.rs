@@ -6,10 +6,11 @@ use bpf_isa::{AluOp, Reg, Src, Width};
 use super::branch::aligned;
 use super::{Walk, bits_of};
 use crate::faults::planted;
+use crate::fields::masked_within;
 use crate::scalar::Scalar;
-use crate::state::{Affine, Definition, Left, Made, State};
+use crate::state::{Affine, Definition, Left, Made, Room, State};
 use crate::tnum::ones;
-use crate::value::Value;
+use crate::value::{FIRST_FREE_ID, Value};
 
 /// Steps within which a copy of a number that was shifted to the left is expected to be used.
 const SOON: u64 = 16;
@@ -159,6 +160,42 @@ impl Walk<'_> {
         self.state.set(r, Affine { id, scale, delta }.value(known.meet(&n).unwrap_or(known)));
     }
 
+    /// Settles numbers that may have wrapped round when they were made, and have been compared: a later bound of the
+    /// operand may exclude the wrap (`if off > 4096 - len`, and then `if len > 256`). The order that the comparison has
+    /// taught is then one of the operand, too, and must be known before a loop, where definitions are dropped.
+    pub(super) fn settle_ordered(&mut self) {
+        if self.state.definitions.is_empty() || !self.scratch.prune.all_exact() {
+            return;
+        }
+        let mut found = Vec::new();
+        for d in &self.state.definitions {
+            let Made::Modulo { bits, .. } = d.made else { continue };
+            let ordered = self.state.room.iter().any(|f| f.id == d.name || f.hi == d.name);
+            // The number has at most `bits` bits, since an operation of that width has made it.
+            let bits = bits.min(63);
+            if ordered
+                && d.result.n.umax() <= ones(bits)
+                && let Some(Left { id, scale: -1, delta, n }) = self.state.congruent_to_others(d.name, bits)
+            {
+                found.push((d.name, id, delta, n));
+            }
+        }
+        for (name, id, delta, n) in found {
+            self.decides();
+            self.state.bound(name, n.umin().into(), n.umax().into(), super::lines::MAX_HOPS);
+            self.state.bound_sum(name, id, delta.into(), &mut self.next_id);
+            // `V(name)` is `delta - V(id)`. A number of at most `V(name)` and `V(id)` are therefore at most `delta`
+            // together.
+            let below = self.state.room.iter().filter(|f| f.hi == name && f.scale == 1 && f.id >= FIRST_FREE_ID);
+            let below: Vec<(u32, i64)> = below.map(|f| (f.id, f.bytes)).collect();
+            for (other, bytes) in below {
+                if let Some(most) = i64::from(delta).checked_sub(bytes) {
+                    self.state.bound_sum(other, id, most, &mut self.next_id);
+                }
+            }
+        }
+    }
+
     /// Relates a register that holds the low 32 bits of a number to that number. Called in walks that keep relations
     /// everywhere.
     pub(super) fn cut_to_half(&mut self, dst: Reg, whole: &Value) {
@@ -234,8 +271,38 @@ impl Walk<'_> {
         let named = r.is_scalar() && r.id != 0 && (r.scale, r.delta) == (1, 0);
         if named && r.id != of.id {
             let (name, result) = (r.id, *r);
+            if let Made::Masked(mask) = made {
+                self.order_masks(name, of, mask);
+            }
             self.state.define(Definition { name, result, of, made });
         }
+    }
+
+    /// Orders the result of a mask, which has the name `name`, and the results of other masks of the same number: of
+    /// two masks, the one whose bits the other has as well gives at most the other's result. Compilers test `x & 0xff`
+    /// and use `x & 15`.
+    fn order_masks(&mut self, name: u32, of: Affine, mask: u64) {
+        let bits = self.state.range_by_results(&self.state.definitions, of, MAX_HOPS).bits().max();
+        let mut facts = std::mem::take(&mut self.facts);
+        for d in self.state.definitions.iter().filter(|d| d.of == of && d.name != name) {
+            let Made::Masked(other) = d.made else { continue };
+            let below = |id: u32, hi: u32| Room { id, scale: 1, bytes: 0, hi };
+            facts.extend(masked_within(bits, mask, other).then(|| below(name, d.name)));
+            facts.extend(masked_within(bits, other, mask).then(|| below(d.name, name)));
+        }
+        if !facts.is_empty() {
+            // Later proofs may rest on these facts.
+            self.decides();
+        }
+        for fact in facts.drain(..) {
+            self.state.learn_below(fact);
+            if fact.id == name {
+                // The other result may have been compared already.
+                let (_, most) = self.state.bounds_of(fact.hi);
+                self.state.bound(name, 0, most.unwrap_or(i128::from(u64::MAX)), 0);
+            }
+        }
+        self.facts = facts;
     }
 
     /// Whether a congruence is so new that the comparison which makes it exact may come next, although paths join in

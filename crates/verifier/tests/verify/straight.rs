@@ -172,6 +172,82 @@ fn counted_bits_are_no_more_than_the_width() {
     refused(&counted().replace("w4 &= 0x55555555", "w4 &= 0x55555557"));
 }
 
+/// The low byte of a number is compared, and its four low bits are an index.
+const MASKED: &str = ";raw
+    if r2 < 16 goto out
+    r3 = *(u32 *)(r1 + 0)
+    r4 = r3
+    r4 &= 15
+    r5 = r3
+    r5 &= 0xff
+    if r5 > 14 goto out
+    r1 += r4
+    r0 = *(u8 *)(r1 + 1)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn of_two_masks_the_one_within_the_other_gives_less() {
+    accepted(MASKED);
+    refused(&MASKED.replace("> 14", "> 15"));
+    // The index has a bit that was not tested.
+    refused(&MASKED.replace("&= 15", "&= 0x10f"));
+    refused(&MASKED.replace("&= 0xff", "&= 0xf7"));
+    // The index is of another number.
+    refused(&MASKED.replace("r4 = r3", "r4 = r3\n    r4 ^= 1"));
+    refused(&MASKED.replace("r5 = r3", "r5 = r3\n    r5 += 1"));
+    refused(&MASKED.replace("r5 = r3", "r3 = *(u32 *)(r1 + 4)\n    r5 = r3"));
+    // The bit is known to be clear, before both masks or between them.
+    let clear = "r6 = r3\n    r6 &= 0x100\n    if r6 != 0 goto out\n    ";
+    for before in ["r4 = r3", "r5 = r3"] {
+        let tested = MASKED.replace("&= 15", "&= 0x10f").replace(before, &format!("{clear}{before}"));
+        accepted(&tested);
+        refused(&tested.replace("r6 != 0", "r6 == 0"));
+        refused(&tested.replace("r6 &= 0x100", "r6 &= 0x200"));
+    }
+    // The comparison comes before the second mask.
+    let early =
+        MASKED.replace("r4 = r3\n    r4 &= 15\n    ", "").replace("r1 += r4", "r4 = r3\n    r4 &= 15\n    r1 += r4");
+    accepted(&early);
+    refused(&early.replace("> 14", "> 15"));
+    refused(&early.replace("&= 15", "&= 0x10f"));
+}
+
+/// An offset is compared with the rest of a buffer behind a length. The length is bounded afterwards, before a loop.
+const REST_FIRST: &str = ";raw
+    if r2 < 4096 goto out
+    r8 = *(u32 *)(r1 + 0)
+    r7 = *(u32 *)(r1 + 4)
+    r3 = 4096
+    r3 -= r7
+    r3 <<= 32
+    r3 >>= 32
+    if r8 > r3 goto out
+    if r7 > 256 goto out
+    if r7 == 0 goto out
+    r1 += r8
+    r2 = 0
+    a: r3 = r1
+    r3 += r2
+    *(u8 *)(r3 + 0) = r2
+    r2 += 1
+    if r2 < r7 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_rest_that_was_compared_is_kept_into_a_loop() {
+    accepted(REST_FIRST);
+    accepted(&REST_FIRST.replace("r7 > 256", "r7 > 4096"));
+    // A longer one has wrapped round, and the comparison said nothing.
+    refused(&REST_FIRST.replace("r7 > 256", "r7 > 4097"));
+    refused(&REST_FIRST.replace("if r7 > 256 goto out", ""));
+    refused(&REST_FIRST.replace("r3 = 4096", "r3 = 4097"));
+    refused(&REST_FIRST.replace("r3 + 0) = r2", "r3 + 1) = r2"));
+    refused(&REST_FIRST.replace("r2 < r7", "r2 <= r7"));
+    refused(&REST_FIRST.replace("r8 > r3", "r8 < r3"));
+}
+
 /// An offset below the length: a difference that has wrapped tells how far below.
 const WRAPPED: &str = ";raw
     if r2 < 1 goto out
@@ -245,6 +321,8 @@ fn each_fault_is_found() {
             r0 = *(u8 *)(r1 + 0)
             out: exit"
             .into(),
+        // The second mask has none of the first one's bits.
+        Fault::MasksAlike => MASKED.replace(";raw", "").replace("r4 &= 15", "r4 &= 0xf0").replace("&= 0xff", "&= 15"),
         Fault::PairsHaveOne => counted().replace(";raw", "").replace("r2 < 33", "r2 < 17"),
         other => panic!("{other:?} is none of these"),
     };
