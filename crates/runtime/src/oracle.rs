@@ -95,7 +95,11 @@ pub fn reuse() {
 
 /// Sets whether later loads of contained programs on this thread skip verification: every fact is assumed, as by a
 /// verifier that is always wrong. Their accesses then stay inside their objects by containment alone.
-pub fn believe(everything: bool) {
+///
+/// # Safety
+/// Nothing shows that containment alone suffices: a program that is loaded meanwhile may do what an unverified one may,
+/// so it must be run only where its damage is looked for, in a test.
+pub unsafe fn believe(everything: bool) {
     WATCH.with_borrow_mut(|w| w.believing = everything);
 }
 

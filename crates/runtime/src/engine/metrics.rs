@@ -20,8 +20,8 @@
 
 use crate::abi::slots::Runs;
 use crate::engine::Engine;
-use crate::error::RunError;
-use bpf_maps::{Map, MapType};
+use crate::error::{LoadError, RunError};
+use bpf_maps::{Errno, Map, MapError, MapType};
 use bpf_quiesce::Memory;
 use std::collections::HashMap;
 use std::fmt;
@@ -272,17 +272,23 @@ impl Metrics {
     }
 
     /// Adds a map to the list that snapshots read.
-    pub(crate) fn map(&self, map: &Map) {
-        if let Some(sampled) = &self.sampled {
-            with(&sampled.maps, |maps| {
-                // Entries of dropped maps are removed before the list would grow, so its length is proportional to the
-                // number of live maps.
-                if maps.len() == maps.capacity() {
-                    maps.retain(|known| known.is_alive());
-                }
-                maps.push(map.downgrade());
-            });
-        }
+    pub(crate) fn map(&self, map: &Map) -> Result<(), LoadError> {
+        let Some(sampled) = &self.sampled else { return Ok(()) };
+        with(&sampled.maps, |maps| {
+            // Entries of dropped maps are removed before the list would grow, so its length is proportional to the
+            // number of live maps.
+            if maps.len() == maps.capacity() {
+                maps.retain(|known| known.is_alive());
+            }
+            let refused = |_| {
+                let (name, what) = (map.name().to_owned(), "growing the metrics' list of maps");
+                let source = MapError::System { map: name.clone(), what, errno: Errno::ENOMEM };
+                LoadError::Map { map: name, source }
+            };
+            maps.try_reserve(1).map_err(refused)?;
+            maps.push(map.downgrade());
+            Ok(())
+        })
     }
 }
 

@@ -91,7 +91,7 @@ impl<C: Context, H: 'static> Module<C, H> {
             // Handles are counted before anybody can look at the maps: `Engine::snapshot` has handles for moments.
             let first = self.instance().maps(self.maps().unlisted()).make()?;
             unused.extend(first.maps().map(|map| (map.handles(), map.is_frozen())));
-            first.maps().for_each(|map| first.engine().0.metrics.map(map));
+            first.maps().try_for_each(|map| first.engine().0.metrics.map(map))?;
             clean.push(first);
         }
         for _ in 1..size {

@@ -495,7 +495,7 @@ impl Planned {
             DefKind::Data(data) => {
                 let map = Map::create_with(data.def.clone(), engine.domain(), options).map_err(fail)?;
                 if listed {
-                    engine.0.metrics.map(&map);
+                    engine.0.metrics.map(&map)?;
                 }
                 let contents = match &said {
                     Some(Said::Contents(contents)) => Some(contents),

@@ -106,3 +106,32 @@ fn the_target_of_a_tail_call_is_zeroed() {
         }
     }
 }
+
+/// In a privileged program, which may show addresses: a slot that holds a pointer if the program came one way, and to
+/// which nothing was written if it came the other way.
+#[test]
+fn a_slot_that_one_path_leaves_unwritten_is_zero_there() {
+    for mode in modes() {
+        let engine = engine(mode, |_| {});
+        let linker = Linker::<()>::new(&engine);
+        for (jump, unwritten, written) in [("==", 8, 5), ("!=", 5, 8)] {
+            for (bits, at) in [(64, 512), (32, 512), (32, 508), (16, 506), (8, 505)] {
+                let slot = format!(
+                    "slot:\nif r2 {jump} 8 goto read\n*(u64 *)(r10 - 512) = r1\nread:\nr0 = *(u{bits} *)(r10 - {at})\nexit"
+                );
+                let text = format!("r6 = r1\nr7 = r2\ncall dirty\nr1 = r6\nr2 = r7\ncall slot\nexit\n{DIRTY}\n{slot}");
+                let insns = assemble(&text).unwrap();
+                assert!(linker.loader::<Raw>().insns("p", insns.clone()).is_err(), "{text}");
+                let program = linker.loader::<Raw>().privileged().insns("p", insns).unwrap();
+                let mut bytes = [0; 8];
+                for len in [written, unwritten, unwritten] {
+                    let address = bytes.as_ptr() as u64;
+                    let r0 = program.run(&mut (), &mut bytes[..len]).unwrap();
+                    let (low, mask) = (8 * (512 - at), if bits == 64 { u64::MAX } else { (1 << bits) - 1 });
+                    let expected = if len == written { address >> low & mask } else { 0 };
+                    assert_eq!(r0, expected, "{mode:?}, {len} bytes: {text}");
+                }
+            }
+        }
+    }
+}
