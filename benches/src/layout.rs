@@ -357,7 +357,7 @@ impl Pages {
         // SAFETY: our own mapping, which nobody writes any more.
         let result = unsafe { libc::mprotect(start, self.len, libc::PROT_READ | libc::PROT_EXEC) };
         assert_eq!(result, 0);
-        // SAFETY: as the function asks: the range is ours and mapped.
+        // SAFETY: the range is this mapping, which stays mapped during the call.
         unsafe { __clear_cache(start.cast(), start.wrapping_byte_add(self.len).cast()) };
     }
 }

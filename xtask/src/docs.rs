@@ -36,7 +36,7 @@ pub(crate) fn check() -> anyhow::Result<Vec<String>> {
     Ok(broken)
 }
 
-/// The tests of all crates, and what else documents name.
+/// The tests, items and files of all crates, which documents may name.
 #[derive(Default)]
 struct Tests {
     functions: BTreeSet<String>,
@@ -102,7 +102,7 @@ fn additions(text: &str, tests: &Tests) -> Vec<String> {
         broken.push("ARCHITECTURE.md: no row says what to touch \"To add ...\"".to_owned());
     }
     for quoted in section.split('`').skip(1).step_by(2) {
-        // Where a path leads is looked at with all other paths.
+        // Paths are checked with those of all documents.
         if quoted.contains([' ', '/', '(', '#']) {
             continue;
         }
@@ -132,7 +132,7 @@ fn promises(text: &str, tests: &Tests) -> Vec<String> {
             for named in expanded(quoted) {
                 let name = named.rsplit('/').next().unwrap_or_default();
                 if name.ends_with(".rs") || named.ends_with("/tests") {
-                    // Where a path leads is looked at with all other paths.
+                    // Paths are checked with those of all documents.
                     let known = tests.files.contains(name) || named.contains('/');
                     held |= tests.files.contains(name) || named.ends_with("/tests");
                     broken.extend((!known).then(|| format!("SECURITY.md: {title} there is no test file `{named}`")));
@@ -155,11 +155,11 @@ fn is_test_name(word: &str) -> bool {
     word.matches('_').count() >= 2 && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
 }
 
-/// The paths that a line of a document names, from the root of the repository. `{a,b}` stands for two; with `*` it is
-/// up to the reader.
+/// The paths that a line of a document names, from the root of the repository. `{a,b}` stands for two paths; a path
+/// with `*` is not returned.
 fn paths(line: &str, crates: &[String]) -> Vec<String> {
     let quoted = line.split('`').skip(1).step_by(2);
-    // Not a command or a sentence; and what is in a file (`file.rs:12`) is not looked for.
+    // Commands and sentences are left out, and so is a line number after a path (`file.rs:12`).
     let plain = quoted.filter(|text| !text.contains([' ', '*', '…', '<']));
     let plain = plain.map(|text| text.split(':').next().unwrap_or(text));
     let rooted = plain.filter_map(|text| {

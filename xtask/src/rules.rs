@@ -29,7 +29,7 @@
 //! * A `PhantomData` over a user's type parameter, and an `unsafe impl` of `Send` or `Sync`, has a comment that says
 //!   why it is so: the compiler infers variance and thread safety from it, which the code does not show.
 //! * Where emitted code calls, an argument `ctx` is the hidden one, not the address of a context.
-//! * No SAFETY comment says only "by contract", "as above" or "the same": each states its reason in place.
+//! * No SAFETY comment says only "by contract", "as above", "as before" or "the same": each states its reason in place.
 //!
 //! Dependencies come from `cargo metadata` and matches from the syntax tree, not from patterns over text.
 
@@ -194,8 +194,11 @@ const BACKENDS: [&str; 2] = ["crates/bpf-jit-x64/src", "crates/bpf-jit-arm64/src
 const MAX_COLUMNS: usize = 120;
 
 /// How a SAFETY comment says nothing of its place.
-const ELSEWHERE: [&str; 8] = [
+const ELSEWHERE: [&str; 11] = [
     "as above",
+    "as before",
+    "as said at",
+    "as the verifier has proven",
     "see above",
     "by contract",
     "by the contract",

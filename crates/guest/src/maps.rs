@@ -57,7 +57,8 @@ impl<V: Plain> Value<'_, V> {
     /// Overwrites the value.
     #[inline(always)]
     pub fn set(&self, value: V) {
-        // SAFETY: as in `get`; programs may write values of the map.
+        // SAFETY: the helper returned the address of a value of the map, which is aligned, stays for the run, and may
+        // be written.
         unsafe { self.at.write(value) };
     }
 

@@ -166,7 +166,8 @@ fn replace_in_word(at: usize, len: u32, old: [u8; 8], new: [u8; 8]) -> Result<()
 fn replace_word(at: usize, old: [u8; 8], new: [u8; 8]) -> Result<(), [u8; 8]> {
     let low = |[a, b, c, d, ..]: [u8; 8]| u32::from_le_bytes([a, b, c, d]);
     let word = std::ptr::with_exposed_provenance_mut(at);
-    // SAFETY: as in `replace_in_word`; arm64 slots are aligned to four bytes.
+    // SAFETY: in the writable view of a program's own chunks, which the caller's `Text` keeps alive; arm64 slots are
+    // aligned to four bytes.
     let word = unsafe { AtomicU32::from_ptr(word) };
     // Release: the target's code was written, and made visible to fetch, before.
     match word.compare_exchange(low(old), low(new), Ordering::AcqRel, Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! A scheduler and two executors on loopback: results are those of one process, and a refusal says why.
+//! A scheduler and two executors on loopback: queries give the results of one process, and a refusal names its reason.
 
 use bpf_example_ballista::{Kind, PRICED, Plugin, Plugins, Terms, client, executor, scheduler};
 use bpf_example_datafusion::{DISTINCT, Distinct, Rows, SCORE, Score};
@@ -14,12 +14,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// Files of the table: partitions of it, so tasks of a query.
+/// Number of files of the table. Each is a partition, so a query has a task for each.
 const FILES: usize = 8;
 
 type Row = (Option<i64>, Option<i64>, i64);
 
-/// Amounts, hours and shops, with nulls.
+/// Rows with an amount, an hour and a shop; some amounts and hours are null.
 fn rows(count: u64) -> Vec<Row> {
     let mut state = 7u64;
     let mut random = move |below: u64| {
@@ -79,7 +79,7 @@ fn plugins(executor: &str, rates: bool, terms: Terms) -> Arc<Plugins> {
     Arc::new(Plugins::new(executor, &engine, linker, terms))
 }
 
-/// A scheduler, and an executor for each of these.
+/// Starts a scheduler, and an executor for each of these sets of plug-ins.
 async fn cluster(executors: &[Arc<Plugins>]) -> SocketAddr {
     let scheduler = scheduler().await.unwrap();
     for plugins in executors {
@@ -134,7 +134,7 @@ const QUERIES: [&str; 6] = [
      ON priced(a.amount, a.hour) = b.amount GROUP BY 1 ORDER BY 1",
 ];
 
-/// The functions in this process, as no plan has them.
+/// Registers the functions in this process without a plan that carries them.
 fn in_one_process(session: &SessionContext) {
     let (engine, linker) = host(true);
     let mut object = bpf_runtime::Object::parse(PRICED).unwrap();
@@ -154,7 +154,7 @@ async fn a_cluster_gives_what_one_process_gives() {
     register(&alone, &files).await;
     in_one_process(&alone);
 
-    // Both check proofs, and search for none.
+    // Both executors check proofs, and search for none.
     let executors = ["a", "b"].map(|name| plugins(name, true, Terms::default()));
     let session = client(cluster(&executors).await, FILES, &[priced(), distinct()]).await.unwrap();
     register(&session, &files).await;
@@ -163,7 +163,7 @@ async fn a_cluster_gives_what_one_process_gives() {
         assert!(expected.lines().count() > 4, "{sql}\n{expected}");
         assert_eq!(found, expected, "{sql}");
     }
-    // And the same in Rust.
+    // The same prices are computed in Rust.
     let found = session.sql("SELECT priced(amount, hour) FROM payments").await.unwrap().collect().await.unwrap();
     let mut found: Vec<Option<i64>> =
         found.iter().flat_map(|batch| batch.column(0).as_primitive::<Int64Type>().iter()).collect();
@@ -173,16 +173,16 @@ async fn a_cluster_gives_what_one_process_gives() {
     expected.sort_unstable();
     assert_eq!(found, expected);
 
-    // A task goes to the executor that asks first: both have had some by now, or soon have.
+    // A task goes to the executor that asks first. Each executor has had a task by now, or will have one soon.
     for _ in 0..100 {
         if executors.iter().all(|plugins| plugins.compiled() == 2) {
             break;
         }
         table(&session, QUERIES[1]).await.unwrap();
     }
-    // Each compiled each plug-in once.
+    // Each executor compiled each plug-in once.
     assert_eq!(executors.each_ref().map(|plugins| plugins.compiled()), [2, 2]);
-    // Other constants are another plug-in.
+    // A plug-in with other constants has another digest.
     let (engine, linker) = host(true);
     let other = Plugin::scalar("priced", PRICED).prove(&linker, &engine).unwrap();
     assert_ne!(other.digest(), priced().digest());
@@ -203,7 +203,7 @@ async fn terms_may_do_without_proofs() {
     let (expected, found) = (table(&alone, sql).await.unwrap(), table(&session, sql).await.unwrap());
     assert_eq!(found, expected);
     assert!(expected.lines().count() > 8, "{expected}");
-    // No process but an executor computes anything: not even of constants.
+    // Only executors compute the functions, even of constant arguments.
     assert!(table(&session, "SELECT score(200000, 3)").await.unwrap().contains("900"));
 }
 
@@ -214,23 +214,23 @@ async fn a_refusal_says_who_and_why() {
         assert!(parts.iter().all(|part| error.contains(part)), "{parts:?} of {error}");
         assert!(error.contains("executor `a`") || error.contains("executor `b`"), "{error}");
     };
-    // No proof.
+    // The plug-in has no proof.
     let plugin = score();
     let error = refusal(&strict(), plugin.clone()).await;
     said(&error, &["refuses the function `score`", &plugin.digest().to_string(), "program `score`", "proof"]);
-    // A proof of other constants.
+    // The proof is for other constants.
     let mut other = priced();
     other.constants[0].value = 4u64.to_ne_bytes().to_vec();
     said(&refusal(&strict(), other).await, &["program `priced`", "the contents of its constant maps"]);
-    // Other host functions.
+    // The executors lack a host function that the program calls.
     let without = ["a", "b"].map(|name| plugins(name, false, Terms { proofs: Proofs::Ignore, ..Terms::default() }));
     said(&refusal(&without, priced()).await, &["refuses the function `priced`", "rate"]);
-    // Limits on the size of an object, and on the memory of its plug-in.
+    // The terms limit the size of an object, and the memory of its plug-in.
     let small = ["a", "b"].map(|name| plugins(name, true, Terms { object_bytes: 1000, ..Terms::default() }));
     said(&refusal(&small, priced()).await, &["at most 1000"]);
     let poor = ["a", "b"].map(|name| plugins(name, true, Terms { memory: 64, ..Terms::default() }));
     said(&refusal(&poor, distinct()).await, &["about_distinct", "of the 64 that"]);
-    // Half an object, and another function's.
+    // The object is cut off, or is another function's.
     let mut half = priced();
     half.object.truncate(1000);
     said(&refusal(&strict(), half).await, &["refuses the function `priced`"]);
@@ -250,7 +250,7 @@ async fn verdicts_are_kept_and_make_room() {
         ask("priced(amount, hour)").await.unwrap();
         assert_eq!(executors[0].compiled(), expected);
     }
-    // A refusal makes room as well, and is not what is counted.
+    // The verdict of a refusal replaces the kept one, too, and is not counted as a compilation.
     ask("score(amount, hour)").await.unwrap_err();
     assert_eq!(executors[0].compiled(), 1);
     ask("priced(amount, hour)").await.unwrap();

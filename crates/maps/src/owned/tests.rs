@@ -41,7 +41,7 @@ impl Root {
 }
 
 fn number<'a>(object: u64) -> &'a AtomicU64 {
-    // SAFETY: the first eight bytes of an object of this test's.
+    // SAFETY: aligned words of an object that this test owns, all of which are accessed atomically.
     unsafe { AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut(crate::num::index(object))) }
 }
 
@@ -62,19 +62,19 @@ fn lists_are_what_vectors_are() {
         if chance(&mut state).is_multiple_of(2) {
             let object = pool.make(&ty);
             number(object).store(n, Ordering::Relaxed);
-            // SAFETY: a list and an object of this test's.
+            // SAFETY: the root is a list's, and the test owns the object, whose list node is at byte 8.
             assert!(unsafe { graph::push(root.at(), object + 8, end) });
-            // SAFETY: as before.
+            // SAFETY: the root is a list's, and the object, which the list owns, stays in it.
             assert!(!unsafe { graph::push(root.at(), object + 8, end) }, "it is in a list");
             if end == End::Front { model.push_front(n) } else { model.push_back(n) }
         } else {
-            // SAFETY: as before.
+            // SAFETY: the root is a list's, and only this thread uses it.
             let peeked = unsafe { graph::peek(root.at(), end) };
-            // SAFETY: as before.
+            // SAFETY: the root is a list's, and only this thread uses it.
             let popped = unsafe { graph::pop(root.at(), end) };
             assert_eq!(peeked, popped);
             let expected = if end == End::Front { model.pop_front() } else { model.pop_back() };
-            // SAFETY: as before.
+            // SAFETY: `popped` is the list node of an object of type `ty`.
             let object = (popped != 0).then(|| unsafe { graph::of_list_node(popped) });
             assert_eq!(object.map(|object| number(object).load(Ordering::Relaxed)), expected);
             // SAFETY: the object that was taken out belongs to this test.
@@ -92,7 +92,7 @@ fn walk(node: u64, parent: u64, out: &mut Vec<u64>) -> u32 {
     if node == 0 {
         return 1;
     }
-    // SAFETY: words of a node of this test's.
+    // SAFETY: words of a node in a tree of this test.
     let word = |i: u64| number(node + 8 * i).load(Ordering::Relaxed);
     assert_eq!(word(0) & !1, parent);
     let black = word(0) & 1 != 0;
@@ -119,30 +119,30 @@ fn trees_are_what_sorted_vectors_are() {
         if grows || nodes.is_empty() {
             let (object, n) = (pool.make(&ty), chance(&mut state) % 200);
             number(object).store(n, Ordering::Relaxed);
-            // SAFETY: a tree and an object of this test's.
+            // SAFETY: the root is a tree's, and the test owns the object, whose tree node is at byte 32.
             assert_eq!(unsafe { graph::add(root.at(), object + 32, &mut less) }, Ok(true));
-            // SAFETY: as before.
+            // SAFETY: the root is a tree's, and the object, which the tree owns, stays in it.
             assert_eq!(unsafe { graph::add(root.at(), object + 32, &mut less) }, Ok(false), "it is in a tree");
             nodes.push(object + 32);
             model.insert(model.partition_point(|m| *m <= n), n);
         } else {
             let at = chance(&mut state) as usize % nodes.len();
             let node = nodes.swap_remove(at);
-            // SAFETY: as before.
+            // SAFETY: the root is a tree's, and the node belongs to an object in it.
             assert_eq!(unsafe { graph::remove(root.at(), node) }, node);
-            // SAFETY: as before.
+            // SAFETY: the root is a tree's, and the object of the node, now the test's, is still there.
             assert_eq!(unsafe { graph::remove(root.at(), node) }, 0, "it is in no tree");
             model.remove(model.iter().position(|m| *m == key(node)).unwrap());
-            // SAFETY: a node of a tree.
+            // SAFETY: `node` is the tree node of an object of type `ty`.
             let object = unsafe { graph::of_tree_node(node) };
             // SAFETY: the object that was taken out belongs to this test.
             unsafe { release(object) };
         }
         let mut numbers = Vec::new();
-        // SAFETY: a tree of this test's.
+        // SAFETY: the root is a tree's, and only this thread uses it.
         walk(unsafe { graph::top(root.at()) }, 0, &mut numbers);
         assert_eq!(numbers, model);
-        // SAFETY: as before.
+        // SAFETY: the root is a tree's, and only this thread uses it.
         let first = unsafe { graph::first(root.at()) };
         assert_eq!((first != 0).then(|| key(first)), model.first().copied());
     }
@@ -156,11 +156,11 @@ fn a_failed_comparison_leaves_the_node_out() {
     let (_domain, pool) = pool();
     let (ty, root) = (ty(), Root::new());
     let objects = [pool.make(&ty), pool.make(&ty)];
-    // SAFETY: a tree and objects of this test's.
+    // SAFETY: the root is a tree's, and the test owns the first object.
     assert_eq!(unsafe { graph::add(root.at(), objects[0] + 32, |_, _| Err("none to compare")) }, Ok(true));
-    // SAFETY: as before.
+    // SAFETY: the root is a tree's, and the test owns the second object.
     assert_eq!(unsafe { graph::add(root.at(), objects[1] + 32, |_, _| Err("stopped")) }, Err("stopped"));
-    // SAFETY: as before: it is still this test's.
+    // SAFETY: the test still owns the second object, because it was not added.
     unsafe { release(objects[1]) };
     assert_eq!(pool.alive(), 1);
     root.empty(TREE);
@@ -173,11 +173,11 @@ fn objects_of_several_owners_go_with_the_last() {
     let (ty, list, tree) = (ty(), Root::new(), Root::new());
     let object = pool.make(&ty);
     let _guard = domain.enter().unwrap();
-    // SAFETY: an object of this test's.
+    // SAFETY: the test owns the object.
     assert!(unsafe { acquire(object) });
-    // SAFETY: a list of this test's, and one of the object's owners.
+    // SAFETY: the root is a list's, which becomes one of the object's two owners.
     assert!(unsafe { graph::push(list.at(), object + 8, End::Back) });
-    // SAFETY: a tree of this test's, and the other owner.
+    // SAFETY: the root is a tree's, which becomes the object's other owner.
     assert_eq!(unsafe { graph::add(tree.at(), object + 32, |_, _| Ok::<_, ()>(true)) }, Ok(true));
     list.empty(LIST);
     assert_eq!(pool.alive(), 1);
@@ -195,12 +195,13 @@ fn chains_are_given_up_one_after_the_other() {
     // Long enough to overflow the stack if the objects were released recursively.
     for _ in 0..200_000 {
         let object = pool.make(&ty);
-        // SAFETY: a kptr of an object of this test's, and an object of the field's type, or none.
+        // SAFETY: the field at byte 64 of the test's object is a kptr, and `first` is 0 or an object of the kptr's
+        // type.
         assert_eq!(unsafe { swap(object + 64, first) }, 0);
         first = object;
     }
     assert_eq!(pool.alive(), 200_000);
-    // SAFETY: this test's.
+    // SAFETY: the test owns the first object of the chain.
     unsafe { release(first) };
     assert_eq!(pool.alive(), 0);
 }
@@ -220,13 +221,13 @@ fn memory_is_counted_and_comes_back() {
         objects.push(object);
     }
     assert!(objects.len() > 100 && account.used() <= 20_000);
-    // SAFETY: this test's.
+    // SAFETY: the test owns the objects.
     objects.iter().for_each(|object| unsafe { release(*object) });
     // Waiting objects are freed when there is no other memory left.
     for _ in 0..1000 {
         let object = pool.make(&ty);
         assert_ne!(object, 0);
-        // SAFETY: this test's.
+        // SAFETY: the test owns the object.
         unsafe { release(object) };
     }
     let large = Arc::new(OwnedType { name: "large".into(), size: MAX_OBJECT + 1, fields: Vec::new(), per_cpu: false });
@@ -245,28 +246,28 @@ fn instances_lie_apart_and_go_with_the_object() {
         let ty = Arc::new(OwnedType { name: "counter".into(), size, fields: Vec::new(), per_cpu: true });
         let object = pool.make(&ty);
         assert_ne!(object, 0);
-        // SAFETY: an object of this test's, which it owns.
+        // SAFETY: the test owns the object.
         assert!(unsafe { is_per_cpu(object) });
-        // SAFETY: as before.
+        // SAFETY: the test owns the object.
         assert_eq!(unsafe { super::size(object) }, size);
         let mut last = 0;
         for slot in 0..slots {
-            // SAFETY: as before, with an instance for each slot.
+            // SAFETY: the test owns the object, which has an instance for each slot.
             let at = unsafe { instance(object, slot) };
             assert!(at.is_multiple_of(64) && at >= last, "{slots} of {size} bytes: {at:#x} behind {last:#x}");
             last = at + u64::from(size).next_multiple_of(64);
             for byte in 0..u64::from(size) {
                 let byte = std::ptr::with_exposed_provenance_mut::<u8>(crate::num::index(at + byte));
-                // SAFETY: a byte of the instance, which nobody else has.
+                // SAFETY: a byte of the instance, which only this thread uses.
                 assert_eq!(unsafe { byte.replace(0xff) }, 0);
             }
         }
         for beyond in [slots, slots + 1, u32::MAX] {
-            // SAFETY: as before.
+            // SAFETY: the test owns the object; a slot beyond the last has no instance, and gets 0.
             assert_eq!(unsafe { instance(object, beyond) }, 0);
         }
         assert!(domain.memory().used() >= u64::from(slots * size));
-        // SAFETY: this test's, not used from here on.
+        // SAFETY: the test owns the object, and does not use it from here on.
         unsafe { release(object) };
         drop(pool);
         domain.drain().unwrap();

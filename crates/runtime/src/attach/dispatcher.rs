@@ -406,7 +406,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         let start = Instant::now();
         let mut result = Ok(0);
         for _ in 0..repeat {
-            // SAFETY: as in `call`; `data` stays borrowed over all runs.
+            // SAFETY: the program takes this host and these parts by its type; `data` stays borrowed over all runs.
             result = unsafe { self.call_parts(program.loaded(), host, parts) };
             if result.is_err() {
                 break;

@@ -417,7 +417,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         }
     }
 
-    /// Runs them once, as [`Hook::run_under`], under limits.
+    /// Runs the programs once, as [`Hook::run_under`], under limits.
     ///
     /// # Safety
     /// As for [`Hook::run_under`].
@@ -443,7 +443,8 @@ impl<C: Context, H: 'static> Hook<C, H> {
                 self.walk(list, run, parts)
             });
         }
-        // SAFETY: as in `run_under`.
+        // SAFETY: an image of programs on `C` for host state `H`, loaded inside the guard, which keeps it and them; the
+        // rest is the caller's contract.
         unsafe {
             let entry = begin::Entry { code, callee: code, needs: image.needs() };
             begin::run_code_limited(runs, guard, entry, host, parts, (terms, limits), true, &roots)
@@ -463,7 +464,8 @@ impl<C: Context, H: 'static> Hook<C, H> {
     pub fn run_with(&self, host: &mut H, mut data: C::Data<'_, '_>, limits: &RunLimits) -> Result<u64, RunError> {
         let parts = C::parts(&mut data);
         let guard = self.engine.0.domain.enter_run()?;
-        // SAFETY: as in `run`.
+        // SAFETY: the guard is of the engine's domain, `host` a `&mut H`, and `data` stays borrowed to the end of this
+        // call.
         unsafe { self.run_limited(guard, core::ptr::from_mut(host).cast(), parts, limits) }
     }
 

@@ -105,13 +105,14 @@ unsafe impl HostArg for &'static [u8] {
         match crate::num::index(regs[1]) {
             // The address of no bytes may be anything.
             0 => &[],
-            // SAFETY: as said at the implementation; the caller vouches for the kinds.
+            // SAFETY: the kinds, which the caller vouches for, say that the run owns so many initialised bytes.
             len => unsafe { core::slice::from_raw_parts(with_exposed_provenance(crate::num::index(regs[0])), len) },
         }
     }
 }
 
-// SAFETY: as for `&[u8]`; the memory may be written, and no other argument overlaps it.
+// SAFETY: the kinds say that so many bytes of memory the run owns are initialised and may be written, and no other
+// argument overlaps them.
 unsafe impl HostArg for &'static mut [u8] {
     type Arg<'a> = &'a mut [u8];
     const KINDS: &'static [ArgKind] = &bytes(Access::ReadWrite, false);
@@ -119,7 +120,8 @@ unsafe impl HostArg for &'static mut [u8] {
     unsafe fn from_regs<'a>(regs: &[u64]) -> &'a mut [u8] {
         match crate::num::index(regs[1]) {
             0 => &mut [],
-            // SAFETY: as said at the implementation; the caller vouches for the kinds.
+            // SAFETY: the kinds, which the caller vouches for, say that the run owns so many bytes, which may be
+            // written.
             len => unsafe {
                 core::slice::from_raw_parts_mut(with_exposed_provenance_mut(crate::num::index(regs[0])), len)
             },
@@ -134,7 +136,8 @@ unsafe impl<T: FromBytes + Immutable + 'static> HostArg for &'static T {
     const KINDS: &'static [ArgKind] = &fixed::<T>(Access::Read, false);
     #[inline]
     unsafe fn from_regs<'a>(regs: &[u64]) -> &'a T {
-        // SAFETY: as said at the implementation; the caller vouches for the kinds.
+        // SAFETY: the kinds, which the caller vouches for, say that the memory is initialised, large enough and
+        // aligned.
         unsafe { &*with_exposed_provenance(crate::num::index(regs[0])) }
     }
 }
@@ -146,7 +149,8 @@ unsafe impl<T: FromBytes + IntoBytes + 'static> HostArg for &'static mut T {
     const KINDS: &'static [ArgKind] = &fixed::<T>(Access::ReadWrite, false);
     #[inline]
     unsafe fn from_regs<'a>(regs: &[u64]) -> &'a mut T {
-        // SAFETY: as said at the implementation; the caller vouches for the kinds.
+        // SAFETY: the kinds, which the caller vouches for, say that the memory is initialised, large enough and
+        // aligned, and may be written.
         unsafe { &mut *with_exposed_provenance_mut(crate::num::index(regs[0])) }
     }
 }

@@ -482,9 +482,9 @@ impl<'p> Host<'p> {
         if unsafe { owned::is_per_cpu(object) } {
             return;
         }
-        // SAFETY: as before.
+        // SAFETY: the contract: the object's memory stays.
         let size = unsafe { owned::size(object) };
-        // SAFETY: as before.
+        // SAFETY: the contract: the object's memory stays.
         let lock = unsafe { owned::lock(object) };
         self.granted.add_object(object, size.into(), lock);
     }
@@ -501,7 +501,8 @@ impl<'p> Host<'p> {
             for node in &args[..2] {
                 // SAFETY: nodes of objects, the run's own and one in the tree whose lock it has.
                 let object = unsafe { graph::of_tree_node(*node) };
-                // SAFETY: as before.
+                // SAFETY: an object that the run owns, or one in the tree whose lock it has, so its memory stays to the
+                // run's end.
                 unsafe { self.grant(object) };
             }
             caller.call(self, less, args).map_err(|error| {

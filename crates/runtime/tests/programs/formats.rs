@@ -10,17 +10,18 @@ use std::sync::{Arc, Mutex};
 const VERIFIED: [Way; 5] =
     [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 const EINVAL: i32 = -22;
-/// Bytes of the map with the format, and of that with the text.
+/// Bytes of the format's map, and of the output's map.
 const FORMAT: u32 = 64;
 const TEXT: u32 = 200;
-/// `BPF_F_RDONLY_PROG`, for the map of the format.
+/// `BPF_F_RDONLY_PROG`, a flag of the format's map.
 const RDONLY_PROG: u32 = 1 << 7;
 
 const FRAME: [u8; 60] =
     *b"\x02\0\0\0\0\x01\x02\0\0\0\0\x02\x08\0\x45\0\0\x2e\x12\x34\0\0\x40\x11\x54\x89\x0a\0\0\x01\x0a\0\0\x02\
     \x30\x39\x01\xbb\0\x1a\xbe\xef0123456789abcdefgh";
 
-/// A value of a format: how a program gets it into r1, with the packet in r7 and the text "stack" on the stack.
+/// Values for a format: a name, and the instructions that load the value into r1 (r7 points to the packet; the text
+/// "stack" is on the stack).
 const VALUES: [(&str, &str); 7] = [
     ("text", "r1 = r10; r1 += -64"),
     ("shorter", "r1 = r10; r1 += -62"),
@@ -31,7 +32,8 @@ const VALUES: [(&str, &str); 7] = [
     ("negative", "r1 = -7"),
 ];
 
-/// `bpf_snprintf` of this many of these values; `values` are where r1 gets them.
+/// A program that calls `bpf_snprintf` with a buffer of `size` bytes; each of `values` is the code that loads a value
+/// into r1.
 fn program(values: &[&str], size: u32, format_map: i32, text_map: i32) -> String {
     let mut text = format!(
         "r7 = *(u32 *)(r1 + 0); r8 = *(u32 *)(r1 + 4); r9 = r7; r9 += 60; if r9 > r8 goto short; \
@@ -56,14 +58,14 @@ fn padded(text: &[u8], len: u32) -> Vec<u8> {
     bytes
 }
 
-/// Returns the initial contents of the text's map: a run must not change bytes that it does not write.
+/// Returns the initial contents of the output's map: a run must not change bytes that it does not write.
 fn before() -> Vec<u8> {
     let mut bytes = padded(b"", TEXT);
     bytes[64..70].copy_from_slice(b"mapped");
     bytes
 }
 
-/// Result and text here; `Err` if the load is refused.
+/// The result and the text of this runtime; `Err` if the load is refused.
 fn ours(way: Way, format: &str, values: &[&str], size: u32) -> Result<(i32, Vec<u8>), String> {
     let engine = ways::engine(way, |_| {});
     let def = MapDef::new("format", MapType::Array, 4, FORMAT, 1).with_flags(RDONLY_PROG);
@@ -82,7 +84,7 @@ fn ours(way: Way, format: &str, values: &[&str], size: u32) -> Result<(i32, Vec<
     Ok((r0 as i32, text_map.get(&[0; 4]).unwrap().unwrap()))
 }
 
-/// The kernel's, which refuses a bad format at load.
+/// The result and the text of the kernel; `None` if it refuses the format at load.
 fn theirs(format: &str, values: &[&str], size: u32) -> Option<(i32, Vec<u8>)> {
     let format_map = kernel::Map::create_raw(MapType::Array.number(), [4, FORMAT, 1], RDONLY_PROG, None).unwrap();
     format_map.update(&[0; 4], &padded(format.as_bytes(), FORMAT)).unwrap();
@@ -143,7 +145,8 @@ const FORMATS: [&str; 40] = [
     "%#x",
 ];
 
-/// Every format with every value that it reads, or shows as a number; with room and without.
+/// Every format with every value that it reads, or shows as a number, in buffers that are long enough and in shorter
+/// ones.
 #[test]
 fn texts_are_the_kernels() {
     if let Err(reason) = kernel::available() {
@@ -154,12 +157,12 @@ fn texts_are_the_kernels() {
         let reads = format.contains('s') || format.contains("%p") || format.contains("pI") || format.contains("pi");
         for (name, value) in VALUES {
             let is_number = ["number", "negative"].contains(&name);
-            // An address that is shown as a number is another one everywhere; here it is refused.
+            // The kernel would show a different number for each address, and this runtime refuses to show one.
             if reads == is_number {
                 continue;
             }
             for size in [TEXT.min(64), 6, 1] {
-                // Without any room, the kernel omits the padding of an address.
+                // With a buffer of one byte, the kernel omits the padding of an address.
                 if size == 1 && format.contains("20pI4") {
                     continue;
                 }
@@ -187,7 +190,7 @@ fn texts_are_the_kernels() {
     assert!(compared > 250, "{compared}");
 }
 
-/// Several values, pointers and numbers among each other.
+/// Formats with several values: pointers and numbers, mixed.
 #[test]
 fn values_of_all_kinds_stand_beside_each_other() {
     let values: Vec<&str> = VALUES.iter().map(|(_, value)| *value).collect();
@@ -232,7 +235,7 @@ fn printed_values_are_proven() {
         let printed = |text: &str| run(text).unwrap_or_else(|e: String| panic!("{way:?}: {e}\n{text}")).unwrap();
         let refused = |text: &str| run(text).expect_err(text);
         assert_eq!(printed(&format!("{checked} {}", print(b"%pI4  \0\0", "r3 = r7; r3 += 30;"))), "10.0.0.2  ");
-        // A string ends where the packet is proven to, and where a value does, without a zero byte.
+        // A string without a zero byte ends at the proven end of the packet, or at the end of a map's value.
         assert_eq!(printed(&format!("{checked} {}", print(b"%s    \0\0", "r3 = r7; r3 += 32;"))), "    ");
         let found = |key: u32, then: &str| {
             let look_up = "r1 = map[fd:0]; r2 = r10; r2 += -12; call 1;";
@@ -241,10 +244,10 @@ fn printed_values_are_proven() {
         assert_eq!(printed(&found(1, &print(b"<%s>\0\0\0\0", "r3 = r7;"))), "<eightchr>");
         assert_eq!(printed(&found(2, &print(b"<%s>\0\0\0\0", "r3 = r7;"))), "<>", "null");
         assert_eq!(printed(&found(2, &print(b"%pI4\0\0\0\0", "r3 = r7;"))), "0.0.0.0", "null");
-        // On one path it leads to 8 bytes, on the other to 4: so many are read.
+        // On one path 6 bytes follow the pointer, on the other 4: only 4 are read.
         let either = "if r0 == 0 goto out; r1 = *(u8 *)(r0 + 0); r7 += 4; if r1 == 1 goto on; r7 += -2; on:;";
         assert_eq!(printed(&found(1, &format!("{either} {}", print(b"<%s>\0\0\0\0", "r3 = r7;")))), "<ghtc>");
-        // On the other path it is a number.
+        // On the other path r7 is a number.
         let number = "if r0 == 0 goto out; r1 = *(u8 *)(r0 + 0); if r1 != 1 goto on; r7 = 5; on:;";
         assert_eq!(printed(&found(1, &format!("{number} {}", print(b"<%s>\0\0\0\0", "r3 = r7;")))), "<>");
         let hidden = printed(&print(b"%p %px\0\0", "r3 = r10;").replace("r4 = 0", "r4 = r10"));

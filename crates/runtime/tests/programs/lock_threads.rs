@@ -247,7 +247,8 @@ fn no_run_gives_back_the_lock_of_another() {
         let map = Map::create(locked, engine.domain()).unwrap();
         let text = "r1 = map[fd:0][0]+4; call 94; exit";
         let linker = Linker::<()>::new(&engine);
-        // SAFETY: releasing a lock that is not held is all that no verifier has looked at; it is answered.
+        // SAFETY: the verifier would refuse only the release of a lock that is not held, which the runtime answers with
+        // an error.
         let loader = unsafe { linker.loader::<Raw>().unverified() };
         let inner = loader.maps(&[&map]).insns("inner", crate::support::program(text)).unwrap();
         assert_eq!(inner.run(&mut (), &mut [0; 4]).unwrap() as i64, -i64::from(libc::EPERM), "{opt_level:?}");
@@ -261,7 +262,8 @@ fn no_run_gives_back_the_lock_of_another() {
         let text = "r1 = map[fd:0][0]+4; call 93; call 1001; r7 = r0; r1 = map[fd:0][0]+4; call 94; r8 = r0;
                     r1 = map[fd:0][0]+4; call 94; r9 = r0; r0 = 1; if r7 != -1 goto out; r0 = 2; if r8 != 0 goto out;
                     r0 = 3; if r9 != -1 goto out; r0 = 0; out: exit";
-        // SAFETY: as before, and a call of the host's under the lock.
+        // SAFETY: the program releases a lock that is not held, which the runtime answers with an error, and calls a
+        // host function under the lock.
         let loader = unsafe { linker.loader::<Raw>().unverified() };
         let outer = loader.maps(&[&map]).insns("outer", crate::support::program(text)).unwrap();
         assert_eq!(outer.run(&mut { inner }, &mut [0; 4]).unwrap(), 0, "{opt_level:?}");

@@ -15,7 +15,7 @@ use std::fmt::Write;
 /// Words of eight bytes at r1.
 pub const ARENA_WORDS: usize = 4;
 
-/// Registers that hold any number; r9 is a loop's.
+/// Registers that hold any number; r9 counts the rounds of a loop.
 const FREE: [u8; 7] = [0, 3, 4, 5, 6, 7, 8];
 /// Registers that a call preserves.
 const KEPT: [u8; 3] = [6, 7, 8];
@@ -44,11 +44,11 @@ pub fn arenas(choices: &mut Choices<'_>) -> String {
     text.line("*(u64 *)(r10 - 8) = r6\n*(u64 *)(r10 - 16) = r7");
     let statements = 4 + text.choices.below(20);
     text.statements(statements, false, true);
-    // The result is of all of them.
+    // The result depends on all of these registers.
     for reg in &FREE[1..] {
         text.line(&format!("r0 *= 31\nr0 ^= r{reg}"));
     }
-    // A pointer is returned as the number that the host knows it by, of which 32 bits are the program's.
+    // The result is an arena pointer as the host sees it: only its low 32 bits come from the program.
     text.line("r3 = r0\nr3 >>= 32\nr0 ^= r3");
     text.cast(0);
     text.line("r0 = addr_space_cast(r0, 1, 0)\nexit");
@@ -64,7 +64,7 @@ pub fn arenas(choices: &mut Choices<'_>) -> String {
 
 impl Text<'_, '_> {
     fn line(&mut self, line: &str) {
-        // A string takes all.
+        // Writing to a string cannot fail.
         let _ = writeln!(self.text, "{line}");
     }
 
@@ -77,13 +77,13 @@ impl Text<'_, '_> {
         self.choices.pick(&FREE)
     }
 
-    /// Where an access is, as the text has it: `r6 - 8`.
+    /// The address of an access in the program's text, such as `r6 - 8`.
     fn at(&mut self, reg: u8, multiple_of: i32) -> String {
         let off = self.choices.pick(&OFFS) / multiple_of * multiple_of;
         if off < 0 { format!("r{reg} - {}", -off) } else { format!("r{reg} + {off}") }
     }
 
-    /// Any number; one near an edge of a page, of 32 bits or of 64 more often than not.
+    /// Sets the register to a number, often near the edge of a page, of the 32-bit range or of the 64-bit range.
     fn number(&mut self, reg: u8) {
         let page = u64::from(self.choices.below(4)) * 4096;
         let number = match self.choices.below(4) {
@@ -95,7 +95,7 @@ impl Text<'_, '_> {
         self.line(&format!("r{reg} = {number:#x} ll"));
     }
 
-    /// The register is an address from here on.
+    /// Casts the register to an address in the arena.
     fn cast(&mut self, reg: u8) {
         self.line(&format!("r{reg} = addr_space_cast(r{reg}, 0, 1)"));
     }
@@ -130,7 +130,7 @@ impl Text<'_, '_> {
             4 | 5 => self.atomic(a, b),
             6 | 7 => self.calculate(a, b),
             8 => {
-                // A pointer that the host would follow, in the arena, and followed.
+                // A pointer as the host sees it is stored in the arena, loaded again and followed.
                 self.cast(a);
                 self.line(&format!("r{a} = addr_space_cast(r{a}, 1, 0)"));
                 if self.choices.one_in(2) {
@@ -174,7 +174,7 @@ impl Text<'_, '_> {
             }
             12 if main => {
                 self.calls = true;
-                // Not in the order that would lose one.
+                // r1 and r2 are not among the free registers, so the first move does not overwrite `b`.
                 self.line(&format!("r1 = r{a}\nr2 = r{b}"));
                 if self.choices.one_in(2) {
                     self.line("r1 = addr_space_cast(r1, 0, 1)");
@@ -188,11 +188,11 @@ impl Text<'_, '_> {
         }
     }
 
-    /// An atomic operation, aligned but for one in eight.
+    /// Appends an atomic operation; one in eight may be misaligned.
     fn atomic(&mut self, a: u8, b: u8) {
         let size = self.choices.pick(&[4, 8]);
         let aligned = !self.choices.one_in(8);
-        // r1 and r2 are free behind the beginning.
+        // r1 and r2 hold nothing after the first instructions of the program.
         self.line(&format!("r1 = r{a}"));
         if aligned {
             self.line("r1 &= -8");

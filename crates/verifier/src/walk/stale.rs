@@ -2,8 +2,9 @@
 //!
 //! Problem: compilers sink `end - p` below the call that moves the packet, keep a null test below the call that submits
 //! a record, and spill pointers that are not read again. Approach: such a pointer is a [`Ty::Stale`], through which
-//! nothing is accessed. A stale pointer into a region is an offset from where the region was: two of the same move may
-//! be subtracted and compared, and numbers may be added. For other stale pointers, only their nullness is known.
+//! nothing is accessed. A stale pointer into a region is an offset from the region's former start: two that the same
+//! move made stale may be subtracted and compared, and numbers may be added. For other stale pointers, only their
+//! nullness is known.
 //!
 //! Claim: these operations reveal no address. Proof: distances and orders of offsets from one place do not depend on
 //! that place, as long as neither address wraps (far offsets, and offsets that may lead below address 0, are compared
@@ -20,7 +21,7 @@ use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::value::{Ty, Value};
 
-/// The region into which it pointed, and whether it is a whole pointer.
+/// The region into which a stale pointer pointed, and whether it is a whole pointer.
 fn was_in(v: &Value) -> Option<(u8, bool)> {
     match v.ty {
         Ty::Stale { region: Some(region), half, .. } => Some((region, !half)),
@@ -28,13 +29,13 @@ fn was_in(v: &Value) -> Option<(u8, bool)> {
     }
 }
 
-/// The region into which both pointed before one and the same move, and whether both are whole.
+/// The region into which both pointers pointed before one and the same move, and whether both are whole.
 fn of_one_move(d: &Value, s: &Value) -> Option<(u8, bool)> {
     let same = d.owner == s.owner || planted!(MovesAlike);
     was_in(d).filter(|at| Some(*at) == was_in(s) && same)
 }
 
-/// The distance of the first behind the second.
+/// The distance from the second pointer to the first.
 fn apart(d: &Value, s: &Value) -> Scalar {
     if (d.id, d.scale) == (s.id, s.scale) && d.id != 0 {
         return Scalar::constant((i64::from(d.delta) - i64::from(s.delta)).cast_unsigned());

@@ -36,7 +36,8 @@ unsafe extern "C" fn memmove(to: u64, from: u64, bytes: u64, _: u64, _: u64, _: 
         let copy = &mut copy[..(bytes - at).min(PIECE)];
         // SAFETY: the caller's contract, which the program was proven to keep: so many bytes follow.
         unsafe { copy_out((from as *const u8).wrapping_add(at), copy) };
-        // SAFETY: as before, and they may be written.
+        // SAFETY: the caller's contract, which the program was proven to keep: so many bytes follow, and may be
+        // written.
         unsafe { copy_in((to as *mut u8).wrapping_add(at), copy) };
     }
     to
@@ -66,7 +67,7 @@ unsafe extern "C" fn memcmp(a: u64, b: u64, bytes: u64, _: u64, _: u64, _: *mut 
         let len = (index(bytes) - at).min(PIECE);
         // SAFETY: the caller's contract, which the program was proven to keep: so many bytes follow.
         unsafe { copy_out((a as *const u8).wrapping_add(at), &mut left[..len]) };
-        // SAFETY: as before.
+        // SAFETY: the caller's contract, which the program was proven to keep: so many bytes follow `b`, too.
         unsafe { copy_out((b as *const u8).wrapping_add(at), &mut right[..len]) };
         match left[..len].cmp(&right[..len]) {
             Ordering::Less => return u64::MAX,
@@ -96,7 +97,7 @@ mod tests {
                 }
                 assert_eq!(memory, expected, "{bytes} bytes from {from} to {to}");
                 expected[to..to + bytes].fill(7);
-                // SAFETY: as before.
+                // SAFETY: so many bytes from `to` on are in the vector.
                 unsafe { memset(start + to as u64, 0x107, bytes as u64, 0, 0, core::ptr::null_mut()) };
                 assert_eq!(memory, expected, "{bytes} bytes at {to}");
             }

@@ -247,7 +247,7 @@ pub(super) unsafe extern "C" fn copy(to: u64, to_at: u64, from: u64, from_at: u6
     let target = unsafe { read(to) };
     // SAFETY: emitted code waits for this call.
     let bytes = unsafe { source.bytes(from_at, size) };
-    // SAFETY: as before.
+    // SAFETY: emitted code waits for this call.
     let room = if target.is_read_only() { Err(EINVAL) } else { unsafe { target.bytes(to_at, size) } };
     match (bytes, room) {
         (Ok(bytes), Ok(room)) => {
@@ -276,7 +276,7 @@ pub(super) unsafe extern "C" fn copy(to: u64, to_at: u64, from: u64, from_at: u6
                 let len = (size - done).min(256);
                 // SAFETY: the chunk has so many bytes.
                 let error = unsafe { dynptr_read(at, len, from, from_at + done, 0, run) };
-                // SAFETY: as before.
+                // SAFETY: the chunk has so many bytes; `to` is a dynptr by the caller's promise.
                 let error = if error == 0 { unsafe { dynptr_write(to, to_at + done, at, len, 0, run) } } else { error };
                 if error != 0 {
                     return error;
@@ -610,10 +610,10 @@ mod tests {
             // SAFETY: `at` is a dynptr; the context is not looked at.
             let done = unsafe { from_packet(context, len, XDP, 0, at) };
             assert_eq!(done, if fits { 0 } else { ret(Err(Errno::E2BIG)) }, "{len}");
-            // SAFETY: as before.
+            // SAFETY: `at` is a dynptr, set by the call above.
             let adjusted = unsafe { adjust(at, len as u64, len as u64, 0, 0, none) };
             assert_eq!(adjusted == 0, fits, "{len}");
-            // SAFETY: as before.
+            // SAFETY: `at` is a dynptr, set by the call above.
             let kind = unsafe { read(at) }.offset & KIND;
             assert_eq!(kind, XDP, "{len}");
         }

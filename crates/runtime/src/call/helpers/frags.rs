@@ -103,7 +103,7 @@ pub(super) unsafe extern "C" fn load_bytes(
     match checked {
         // SAFETY: the verifier has proven that many bytes writable.
         Ok(()) => unsafe { load(packet, offset, to, len) },
-        // SAFETY: as before.
+        // SAFETY: the verifier has proven that many bytes writable.
         Err(_) => unsafe { core::ptr::write_bytes(to, 0, len) },
     }
     ret(checked.map(|()| 0))

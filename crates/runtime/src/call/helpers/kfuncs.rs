@@ -351,7 +351,7 @@ mod tests {
         // SAFETY: eight aligned bytes, used by nobody else.
         let made = unsafe { iter_num_new(at, arg(start), arg(end), 0, 0, none) };
         let mut numbers = Vec::new();
-        // SAFETY: as before.
+        // SAFETY: the address is that of the iterator, which only this thread uses.
         while unsafe { iter_num_next(at, 0, 0, 0, 0, none) } != 0 && numbers.len() < 10 {
             // SAFETY: the address is that of the iterator, whose first four bytes are the number.
             numbers.push(unsafe { (at as *const i32).read() });

@@ -71,7 +71,7 @@ pub(super) unsafe extern "C" fn map_lookup_elem(map: u64, key: u64, _: u64, _: u
     if !value.is_null() {
         return value as u64;
     }
-    // SAFETY: as before.
+    // SAFETY: the map is live, the key has its size, and the slot is that of the run's guard, as for the look-up above.
     match unsafe { map_ops::socket(map, key as *const u8, slot) } {
         // SAFETY: `ctx` is the running program's hidden argument, and this frame holds nothing to drop.
         Some(number) => unsafe { numbered(number, ctx) },

@@ -181,14 +181,15 @@ pub(super) unsafe extern "C" fn snprintf<const SITE: bool>(
             // SAFETY: the program was proven to pass `len` readable bytes. Copied before `str` is written, which may
             // overlap them.
             let args = unsafe { arguments(data, len) };
-            // SAFETY: the values are as the site says, or nothing is known of them.
+            // SAFETY: the values have the kinds that the call site records, or nothing is known of them.
             let text = args.and_then(|args| unsafe { format(&fmt, &args, &known) });
             let size = crate::num::index(size);
-            // SAFETY: the program was proven to pass `size` writable bytes; all are, whatever fits.
+            // SAFETY: the program was proven to pass `size` writable bytes. All are written, so that none keeps old
+            // contents.
             unsafe { core::ptr::write_bytes(str as *mut u8, 0, size) };
             let Some(text) = text else { return Ok(Errno::EINVAL.as_ret() as u64) };
             let fits = text.len().min(size.saturating_sub(1));
-            // SAFETY: at most `size` bytes, as before.
+            // SAFETY: the program was proven to pass `size` writable bytes, and no more are written.
             unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), str as *mut u8, fits) };
             Ok(text.len() as u64 + 1)
         })

@@ -29,7 +29,7 @@ const UDP: u8 = 17;
 /// The socket behind a program's pointer.
 ///
 /// # Safety
-/// `at` must be one that the program was given and has not given back.
+/// `at` must be the address of a socket that the program was given and has not given back.
 unsafe fn socket<'a>(at: u64) -> &'a Socket {
     // SAFETY: the verifier admits as a socket only what a look-up or the context has given, which the run's reference,
     // or the context's, keeps.
@@ -181,7 +181,7 @@ pub(super) unsafe extern "C" fn sk_release(at: u64, _: u64, _: u64, _: u64, _: u
 /// # Safety
 /// See [`socket`].
 pub(super) unsafe extern "C" fn sk_fullsock(at: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
-    // SAFETY: as the verifier has proven.
+    // SAFETY: the verifier has proven that the program was given the socket at `at` and has not given it back.
     if unsafe { socket(at) }.is_full() { at } else { 0 }
 }
 
@@ -190,7 +190,7 @@ pub(super) unsafe extern "C" fn sk_fullsock(at: u64, _: u64, _: u64, _: u64, _: 
 /// # Safety
 /// See [`socket`].
 pub(super) unsafe extern "C" fn tcp_sock(at: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
-    // SAFETY: as the verifier has proven.
+    // SAFETY: the verifier has proven that the program was given the socket at `at` and has not given it back.
     let socket = unsafe { socket(at) };
     let fields = socket.tcp.as_ref().filter(|_| socket.is_full());
     fields.map_or(0, |fields| core::ptr::from_ref(fields).expose_provenance() as u64)
@@ -201,7 +201,7 @@ pub(super) unsafe extern "C" fn tcp_sock(at: u64, _: u64, _: u64, _: u64, _: u64
 /// # Safety
 /// See [`socket`].
 pub(super) unsafe extern "C" fn get_listener_sock(at: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
-    // SAFETY: as the verifier has proven.
+    // SAFETY: the verifier has proven that the program was given the socket at `at` and has not given it back.
     let socket = unsafe { socket(at) };
     if socket.is_listening() {
         return at;
@@ -231,7 +231,7 @@ pub(super) unsafe extern "C" fn skb_get_socket_cookie(
     _: u64,
     _: *mut RunCtx,
 ) -> u64 {
-    // SAFETY: as the verifier has proven.
+    // SAFETY: the verifier has proven `context` to be the context of the running program.
     unsafe { skb(context) }.socket.as_deref().map_or(0, |socket| socket.cookie)
 }
 
@@ -241,7 +241,7 @@ pub(super) unsafe extern "C" fn skb_get_socket_cookie(
 /// See [`skb`].
 pub(super) unsafe extern "C" fn get_socket_uid(context: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
     const OVERFLOW_UID: u64 = 65534;
-    // SAFETY: as the verifier has proven.
+    // SAFETY: the verifier has proven `context` to be the context of the running program.
     let socket = unsafe { skb(context) }.socket.as_deref().filter(|socket| socket.is_full());
     socket.map_or(OVERFLOW_UID, |socket| socket.uid.into())
 }
@@ -262,11 +262,11 @@ pub(super) unsafe extern "C" fn skb_sk_assign(
         return ret(Err(EINVAL));
     }
     let socket = core::ptr::with_exposed_provenance::<Socket>(index(at));
-    // SAFETY: the pointer came of an `Arc`, as the verifier has proven, which is still held.
+    // SAFETY: the verifier has proven that the pointer came of an `Arc`, which is still held.
     unsafe { Arc::increment_strong_count(socket) };
     // SAFETY: the reference that was just counted.
     let socket = unsafe { Arc::from_raw(socket) };
-    // SAFETY: as the verifier has proven.
+    // SAFETY: the verifier has proven `context` to be the context of the running program.
     let skb = unsafe { skb(context) };
     let assign = |_: &dyn Network| {
         // This drops the socket that was assigned before: the host's destructor may panic.
@@ -292,7 +292,7 @@ pub(super) unsafe extern "C" fn lookup_sk_assign(
 ) -> u64 {
     let socket = (at != 0).then(|| {
         let socket = core::ptr::with_exposed_provenance::<Socket>(index(at));
-        // SAFETY: the pointer came of an `Arc`, as the verifier has proven, which is still held.
+        // SAFETY: the verifier has proven that the pointer came of an `Arc`, which is still held.
         unsafe { Arc::increment_strong_count(socket) };
         // SAFETY: the reference that was just counted.
         unsafe { Arc::from_raw(socket) }
@@ -357,7 +357,7 @@ pub(super) unsafe extern "C" fn ops_get_socket_cookie(
     _: u64,
     _: *mut RunCtx,
 ) -> u64 {
-    // SAFETY: as the verifier has proven.
+    // SAFETY: the verifier has proven `context` to be the context of the running program.
     unsafe { sock_ops(context) }.socket.as_deref().map_or(0, |socket| socket.cookie)
 }
 
@@ -373,7 +373,7 @@ pub(super) unsafe extern "C" fn sock_ops_cb_flags_set(
     _: u64,
     _: *mut RunCtx,
 ) -> u64 {
-    // SAFETY: as the verifier has proven.
+    // SAFETY: the verifier has proven `context` to be the context of the running program.
     let unknown = unsafe { sock_ops(context) }.set_cb_flags(low(flags));
     ret(unknown.map(|unknown| i64::from(unknown.cast_signed()) as u64).ok_or(EINVAL))
 }
@@ -390,7 +390,7 @@ pub(super) unsafe extern "C" fn sock_map_update(
     _: u64,
     run: *mut RunCtx,
 ) -> u64 {
-    // SAFETY: as the verifier has proven.
+    // SAFETY: the verifier has proven `context` to be the context of the running program.
     let Some(socket) = unsafe { sock_ops(context) }.socket.as_deref() else {
         return ret(Err(Errno::EOPNOTSUPP));
     };
@@ -406,7 +406,7 @@ pub(super) unsafe extern "C" fn sock_map_update(
 /// # Safety
 /// See [`socket`].
 unsafe fn owner(at: u64) -> Option<u64> {
-    // SAFETY: as the verifier has proven.
+    // SAFETY: the verifier has proven that the program was given the socket at `at` and has not given it back.
     let socket = unsafe { socket(at) };
     (socket.is_full() && socket.cookie != 0).then_some(socket.cookie)
 }
@@ -448,9 +448,9 @@ pub(super) unsafe extern "C" fn sk_storage_get(
     _: u64,
     run: *mut RunCtx,
 ) -> u64 {
-    // SAFETY: as the verifier has proven.
+    // SAFETY: the verifier has proven that the program was given the socket at `at` and has not given it back.
     let cookie = unsafe { owner(at) };
-    // SAFETY: as the verifier has proven; the last argument is the run's hidden one.
+    // SAFETY: the verifier has proven the map, and the value's size; the last argument is the run's hidden one.
     unsafe { storage_get(cookie, [map, value, flags], run) }
 }
 
@@ -459,9 +459,9 @@ pub(super) unsafe extern "C" fn sk_storage_get(
 /// # Safety
 /// See [`socket`]; the map must be live, and one of storage; the last argument is the run's hidden one.
 pub(super) unsafe extern "C" fn sk_storage_delete(map: u64, at: u64, _: u64, _: u64, _: u64, run: *mut RunCtx) -> u64 {
-    // SAFETY: as the verifier has proven.
+    // SAFETY: the verifier has proven that the program was given the socket at `at` and has not given it back.
     let cookie = unsafe { owner(at) };
-    // SAFETY: as the verifier has proven; the last argument is the run's hidden one.
+    // SAFETY: the verifier has proven the map; the last argument is the run's hidden one.
     unsafe { storage_delete(cookie, map, run) }
 }
 
@@ -489,6 +489,6 @@ pub(super) unsafe extern "C" fn sock_storage_get(
 ) -> u64 {
     // SAFETY: the context is that of the running program.
     let cookie = unsafe { decided(context) };
-    // SAFETY: as the verifier has proven; the last argument is the run's hidden one.
+    // SAFETY: the verifier has proven the map, and the value's size; the last argument is the run's hidden one.
     unsafe { storage_get(cookie, [map, value, flags], run) }
 }

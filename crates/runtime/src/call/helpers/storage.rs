@@ -23,7 +23,7 @@ pub(super) unsafe extern "C" fn task_storage_get(
     _: u64,
     run: *mut RunCtx,
 ) -> u64 {
-    // SAFETY: as the verifier has proven; the last argument is the run's hidden one.
+    // SAFETY: the verifier has proven the map, and the value's size; the last argument is the run's hidden one.
     unsafe { storage_get(thread_of(task), [map, value, flags], run) }
 }
 
@@ -39,6 +39,6 @@ pub(super) unsafe extern "C" fn task_storage_delete(
     _: u64,
     run: *mut RunCtx,
 ) -> u64 {
-    // SAFETY: as the verifier has proven; the last argument is the run's hidden one.
+    // SAFETY: the verifier has proven the map; the last argument is the run's hidden one.
     unsafe { storage_delete(thread_of(task), map, run) }
 }

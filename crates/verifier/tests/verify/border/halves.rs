@@ -1,5 +1,5 @@
-//! Programs that search with a base that advances and a number of elements left, of which each round keeps a part: base
-//! and rest together stay in the buffer, except for the mistakes made here.
+//! Programs that search with a base and a number of remaining elements: each round keeps a part of them and may advance
+//! the base. Base plus remaining elements stay in the buffer, except in programs with a planted mistake.
 //!
 //! Elements have one to eight bytes; the base is a pointer or an index; a round keeps a half, a third or as many as a
 //! byte of the buffer says; and the base advances by the number of dropped elements, by one more, or by one less.

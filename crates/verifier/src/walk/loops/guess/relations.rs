@@ -19,8 +19,8 @@
 //!
 //! Where all else has failed ([`Shape::further`]), two more kinds are tried: as a bound, a sum that one path keeps and
 //! another decreases; and a bound of a multiple, `base + scale * left <= end`. They are proven like the others, of the
-//! state that entered and of each that comes back, as the form `a + scale * b + bytes - end`, with `V(S) = V(a) + scale
-//! * V(b)`, so the proof above applies. [`clip`] also uses that neither V is negative, which [`Relation::holds`]
+//! state that entered and of each that comes back, as the form `a + scale * b + bytes - end`. The sum is `V(S) = V(a) +
+//! scale * V(b)`, so the proof above applies. [`clip`] also uses that neither V is negative, which [`Relation::holds`]
 //! requires: therefore `V(a)` and `scale * V(b)` are each at most the whole.
 //!
 //! Invariants: a relation is entered in a candidate only if it is proven of the state that entered the loop
