@@ -643,7 +643,8 @@ mod tests {
 
         let imp = "unsafe impl<T> Send for S<T> {}";
         assert_eq!(broken(imp), 1);
-        assert_eq!(broken(&format!("// SAFETY: as before.\n{imp}")), 1);
+        assert_eq!(broken(&format!("// SAFETY: see the other one.\n{imp}")), 1);
+        assert_eq!(broken(&format!("// SAFETY: as before.\n{imp}")), 2, "no reason, and it points elsewhere");
         assert_eq!(broken(&format!("// SAFETY: the value\n// owns the memory that it points to.\n{imp}")), 0);
         assert_eq!(broken("impl Send for S {}"), 0);
     }
