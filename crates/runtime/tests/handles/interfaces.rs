@@ -216,7 +216,7 @@ fn what_does_not_fit_is_refused() {
         let compiled = PolicyOps::compile(Linker::<()>::new(&engine).loader(), &object, "result_of_nothing");
         assert_eq!(compiled.map(drop).expect_err("refused").to_string(), nothing);
         let InterfaceError::NoTable { have, .. } = load(&engine, "gone").expect_err("refused") else { panic!() };
-        assert!(have.contains(&"full".to_owned()) && have.len() == 10, "{have:?}");
+        assert!(have.contains(&"full".to_owned()) && have.len() == 11, "{have:?}");
     }
 }
 
