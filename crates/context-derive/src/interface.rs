@@ -22,6 +22,7 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
         return Err(Error::new(input.ident.span(), "an interface has no parameters and no supertraits"));
     }
     let (mut methods, mut bodies, mut implementations, mut context) = (Vec::new(), Vec::new(), Vec::new(), None);
+    let mut any_waits = false;
     for (at, item) in input.items.iter_mut().enumerate() {
         let TraitItem::Fn(method) = item else {
             return Err(Error::new(item.span(), "an interface has methods only"));
@@ -31,12 +32,19 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
         context.get_or_insert(ty);
         let (name, returns) = (method.sig.ident.clone(), returned(method)?.clone());
         let (text, optional) = (unraw(&name), method.default.is_some());
+        let waits = method.sig.asyncness.take().is_some();
+        if waits {
+            // In place of `async fn`, whose future nobody may send to another thread.
+            method.sig.output =
+                syn::parse_quote!(-> impl ::core::future::Future<Output = #returns> + ::core::marker::Send);
+        }
         methods.push(quote! {
             ::bpf_runtime::interfaces::Method {
                 name: #text,
                 optional: #optional,
                 returns: <<#returns as ::bpf_runtime::interfaces::Returned>::Value
                     as ::bpf_runtime::interfaces::FromR0>::RETURNS,
+                waits: #waits,
             }
         });
         let otherwise = match method.default.take() {
@@ -47,27 +55,43 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
                 let call = &hidden.sig.ident;
                 let call = quote!(self.#call(#argument));
                 method.default = Some(syn::parse_quote!({ #call }));
-                hidden.default = Some(body);
+                hidden.default = Some(match waits {
+                    true => syn::parse_quote!({ async move #body }),
+                    false => body,
+                });
                 bodies.push(TraitItem::Fn(hidden));
                 call
             }
             None => quote!(::core::unreachable!("a table without a method that is not optional")),
         };
         let signature = &method.sig;
-        implementations.push(quote! {
-            #signature {
-                match self.ops.0.call(#at, self.host, &mut *#argument, self.limits)? {
-                    ::core::option::Option::Some(r0) =>
-                        ::core::result::Result::Ok(::bpf_runtime::interfaces::FromR0::from_r0(r0)),
-                    ::core::option::Option::None => #otherwise,
-                }
+        let (call, otherwise) = match waits {
+            true if optional => (quote!(call_async), quote!(#otherwise.await)),
+            true => (quote!(call_async), otherwise),
+            false => (quote!(call), otherwise),
+        };
+        let called = quote!(self.ops.0.#call(#at, self.host, &mut *#argument, self.limits));
+        let called = if waits { quote!(#called.await?) } else { quote!(#called?) };
+        let body = quote! {
+            match #called {
+                ::core::option::Option::Some(r0) =>
+                    ::core::result::Result::Ok(::bpf_runtime::interfaces::FromR0::from_r0(r0)),
+                ::core::option::Option::None => #otherwise,
             }
+        };
+        any_waits |= waits;
+        implementations.push(if waits {
+            quote!(#signature { async move { #body } })
+        } else {
+            quote!(#signature { #body })
         });
     }
     input.items.extend(bodies);
     let Some(context) = context else {
         return Err(Error::new(input.ident.span(), "an interface without methods"));
     };
+    // The future of a call that waits has the host state.
+    let bound = any_waits.then(|| quote!(::core::marker::Send+));
     let (ident, vis) = (&input.ident, &input.vis);
     let [ops, with, module] = ["Ops", "With", "Module"].map(|suffix| format_ident!("{}{}", ident, suffix));
     let doc = format!("A table of programs that implements [`{ident}`], for host state `H`.");
@@ -189,7 +213,7 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
             }
         }
 
-        impl<H: 'static> #ident for #with<'_, H> {
+        impl<H: #bound 'static> #ident for #with<'_, H> {
             #(#implementations)*
         }
     })

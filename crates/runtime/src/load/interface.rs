@@ -22,6 +22,7 @@ use crate::context::Context;
 use crate::error::{LoadError, RunError};
 use crate::handle::instance::Instance;
 use crate::handle::program::Program;
+use crate::handle::run_async::RunAsync;
 use crate::load::loader::Loader;
 use crate::load::map_set::MapSet;
 use crate::load::module::{Instantiate, Module};
@@ -29,6 +30,9 @@ use bpf_maps::MapType;
 use bpf_object::btf::{Btf, Member, Type, TypeId};
 use bpf_object::{InitialValue, MapDecl, Object};
 use bpf_quiesce::{Domain, OtherDomain, Owned};
+use core::future::{Future, ready};
+use core::pin::Pin;
+use core::task::{self, Poll};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,6 +46,8 @@ pub struct Method {
     pub optional: bool,
     /// The type of its result.
     pub returns: Returns,
+    /// Whether its calls are awaited, so that its program may be sleepable.
+    pub waits: bool,
 }
 
 /// The type of a method's result.
@@ -148,12 +154,17 @@ pub enum InterfaceError {
         wanted: String,
     },
     /// A method's program is sleepable, and its caller cannot wait.
-    #[error("program `{program}` of table `{table}` is sleepable, and methods cannot wait")]
+    #[error(
+        "program `{program}` of table `{table}` is sleepable, and its method `{method}` cannot wait: declare it as \
+         `async fn`"
+    )]
     Sleepable {
         /// The table.
         table: String,
         /// The program.
         program: String,
+        /// The method, which is no `async fn`.
+        method: &'static str,
     },
     /// The programs were not loaded.
     #[error(transparent)]
@@ -191,6 +202,8 @@ struct Plan {
     name: String,
     /// The names of programs, by method.
     programs: Vec<Option<String>>,
+    /// The names of methods, and whether calls of each are awaited.
+    methods: Vec<(&'static str, bool)>,
     /// The structure's other members, by name: as compiled.
     settings: Vec<(String, Vec<u8>)>,
 }
@@ -207,7 +220,8 @@ impl Plan {
             return Err(LoadError::Internal(format!("table `{table}` has no structure")).into());
         };
         let programs = Checks { btf, table, context }.programs(decl, members, methods)?;
-        Ok(Plan { name: table.to_owned(), programs, settings: settings(btf, decl, members) })
+        let methods = methods.iter().map(|method| (method.name, method.waits)).collect();
+        Ok(Plan { name: table.to_owned(), programs, methods, settings: settings(btf, decl, members) })
     }
 
     fn names(&self) -> Vec<&str> {
@@ -275,8 +289,11 @@ impl<C: Context, H: 'static> Table<C, H> {
     fn of(plan: Arc<Plan>, instance: Instance<H>) -> Result<Self, InterfaceError> {
         let loaded = |name: &Option<String>| name.as_ref().map(|name| instance.method(name)).transpose();
         let programs: Vec<Option<Program<C, H>>> = plan.programs.iter().map(loaded).collect::<Result<_, _>>()?;
-        if let Some(program) = programs.iter().flatten().find(|program| program.loaded().is_sleepable()) {
-            return Err(InterfaceError::Sleepable { table: plan.name.clone(), program: program.name().to_owned() });
+        for (&(method, waits), program) in plan.methods.iter().zip(&programs) {
+            if let Some(program) = program.as_ref().filter(|program| !waits && program.loaded().is_sleepable()) {
+                let (table, program) = (plan.name.clone(), program.name().to_owned());
+                return Err(InterfaceError::Sleepable { table, program, method });
+            }
         }
         let reclaim = ReclaimOnDrop(instance.engine().clone());
         let version = Arc::new(Version { plan, programs, instance });
@@ -311,6 +328,41 @@ impl<C: Context, H: 'static> Table<C, H> {
         }?;
         // The rest in r0 may be an address, which nobody but the program may see.
         Ok(Some(if program.void { 0 } else { r0 }))
+    }
+
+    /// Runs the program of a method that may wait, as [`Table::call`] runs one that does not. The run has the table's
+    /// version at this call.
+    ///
+    /// # Errors
+    /// The future's: [`RunError`] of the run.
+    pub fn call_async<'r, 'p>(
+        &self,
+        method: usize,
+        host: &'r mut H,
+        data: C::Data<'r, 'p>,
+        limits: Option<&RunLimits>,
+    ) -> CallAsync<'r>
+    where
+        C::Data<'r, 'p>: Send + 'r,
+        H: Send,
+    {
+        let guard = match self.0.reclaim.0.domain().enter_run() {
+            Ok(guard) => guard,
+            Err(error) => return Box::pin(ready(Err(error.into()))),
+        };
+        // SAFETY: inside the guard, of the domain that versions are retired to.
+        let version = unsafe { self.0.version.get() };
+        let Some(program) = version.programs.get(method).and_then(Option::as_ref) else {
+            return Box::pin(ready(Ok(None)));
+        };
+        let run = match limits {
+            None => program.run_async(host, data),
+            Some(limits) => program.run_async_with(host, data, limits),
+        };
+        let void = program.loaded().void;
+        // The run keeps its program.
+        drop(guard);
+        Box::pin(Awaited { run, void })
     }
 
     /// Replaces the programs of this table by the current programs of `new`, in one step: each call runs the old
@@ -359,6 +411,28 @@ impl<C: Context, H: 'static> Table<C, H> {
     /// Nothing under the lock panics, so poison means nothing.
     fn latest(&self) -> MutexGuard<'_, Arc<Version<C, H>>> {
         self.0.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call of a method that may wait: [`Table::call_async`].
+pub type CallAsync<'r> = Pin<Box<dyn Future<Output = Result<Option<u64>, RunError>> + Send + 'r>>;
+
+/// The run of a method that may wait.
+struct Awaited<'r, D, H> {
+    run: RunAsync<'r, D, H>,
+    /// Whether the method returns nothing.
+    void: bool,
+}
+
+impl<D, H: 'static> Future for Awaited<'_, D, H> {
+    type Output = Result<Option<u64>, RunError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
+        let void = self.void;
+        // SAFETY: the run is pinned with this future, and nothing is moved out of it.
+        let run = unsafe { self.map_unchecked_mut(|call| &mut call.run) };
+        // As in `call`.
+        run.poll(cx).map(|result| result.map(|r0| Some(if void { 0 } else { r0 })))
     }
 }
 

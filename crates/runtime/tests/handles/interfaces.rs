@@ -102,9 +102,9 @@ fn a_method_without_a_result_is_run_by_its_interface_only() {
         );
         // A caller that declares a method with another type is refused, too.
         let methods = [
-            Method { name: "pick", optional: false, returns: u32::RETURNS },
-            Method { name: "done", optional: false, returns: <()>::RETURNS },
-            Method { name: "weigh", optional: false, returns: i64::RETURNS },
+            Method { name: "pick", optional: false, returns: u32::RETURNS, waits: false },
+            Method { name: "done", optional: false, returns: <()>::RETURNS, waits: false },
+            Method { name: "weigh", optional: false, returns: i64::RETURNS, waits: false },
         ];
         let table = Table::<Conn, ()>::load(linker.loader(), &object, "full", maps(), &methods).expect("a table");
         let results = [0, 1, 2].map(|method| {

@@ -8,6 +8,7 @@ mod elf;
 mod attacks;
 mod ends;
 mod hooks;
+mod interfaces;
 
 use bpf_runtime::{
     AsyncCaller, BpfContext, Caller, Config, Dispatcher, DispatcherError, Engine, HelperError, Hook, HookError,
