@@ -201,6 +201,8 @@ pub struct Facts {
     /// Exception callback: called with the thrown number, its result is the program's. Without one, the program returns
     /// the thrown number. The main program contains a call of the callback.
     pub exception: Option<SubprogId>,
+    /// Heads of loops at which a run may yield, ascending: every value that the run has there outlasts a sleep.
+    pub yields: Vec<InsnIdx>,
     /// How the program's accesses are confined, if the program is to be contained. Compilers then use no other fact:
     /// code is made as if the program were not verified, and dead instructions stop the run.
     pub contained: Option<Box<Contained>>,
@@ -236,6 +238,11 @@ impl Facts {
     /// Returns the facts about the numbers at `insn`; the default if there are none.
     pub fn values(&self, insn: InsnIdx) -> ValueFacts {
         self.values.get(insn.index()).copied().unwrap_or_default()
+    }
+
+    /// Whether a run may yield where it comes back to the head of a loop at `insn`.
+    pub fn may_yield(&self, insn: InsnIdx) -> bool {
+        self.yields.binary_search(&insn).is_ok()
     }
 
     /// Whether the call at `insn` may throw.

@@ -89,7 +89,7 @@ impl<C> Caller<'_, '_, C> {
     {
         let program = self.code.borrow();
         let slot = function_at(program, callback).ok_or_else(|| self.stop(StopKind::BadCallback(callback)))?;
-        self.machine.tick().map_err(|kind| self.stop(kind))?;
+        tick(self.machine, env, self.code, None).map_err(|kind| self.stop(kind))?;
         call(self.machine, env, self.code, self.frame, slot, args)
     }
 }
@@ -210,12 +210,36 @@ fn target(at: InsnIdx, off: i32) -> Result<InsnIdx, StopKind> {
 
 /// Takes a jump; a backward jump counts against the budget.
 #[inline]
-fn jump(machine: &mut Machine<'_>, at: InsnIdx, off: i32) -> Result<InsnIdx, StopKind> {
+fn jump<E: Env + ?Sized>(
+    machine: &mut Machine<'_>,
+    env: &mut E,
+    code: &E::Code,
+    at: InsnIdx,
+    off: i32,
+) -> Result<InsnIdx, StopKind> {
     let target = target(at, off)?;
     if target <= at {
-        machine.tick()?;
+        tick(machine, env, code, Some(target))?;
     }
     Ok(target)
+}
+
+/// Counts a taken back-edge to `head`, or a call.
+#[inline]
+fn tick<E: Env + ?Sized>(
+    machine: &mut Machine<'_>,
+    env: &mut E,
+    code: &E::Code,
+    head: Option<InsnIdx>,
+) -> Result<(), StopKind> {
+    match machine.tick() {
+        Err(StopKind::Budget) => {
+            let ticks = env.spent(head, code)?;
+            machine.renew(ticks)?;
+            machine.tick()
+        }
+        ticked => ticked,
+    }
 }
 
 fn run_program<E: Env + ?Sized>(
@@ -318,28 +342,28 @@ fn run_program<E: Env + ?Sized>(
                     }
                 }
             }
-            Insn::Jump { off, wide: _ } => next = jump(machine, pc, off)?,
+            Insn::Jump { off, wide: _ } => next = jump(machine, env, code, pc, off)?,
             Insn::JumpReg { target } => {
                 let named = regs.get(target);
                 next = indirect_target(program, pc, named).ok_or(StopKind::BadJump(named))?;
                 if next <= pc {
-                    machine.tick()?;
+                    tick(machine, env, code, Some(next))?;
                 }
             }
             Insn::JumpIf { width, cond, dst, src, off } => {
                 if cond.holds(width, regs.get(dst), regs.operand(src)) {
-                    next = jump(machine, pc, off.into())?;
+                    next = jump(machine, env, code, pc, off.into())?;
                 }
             }
             Insn::MayGoto { off } => {
                 if passes == 0 {
-                    next = jump(machine, pc, off.into())?;
+                    next = jump(machine, env, code, pc, off.into())?;
                 } else {
                     passes -= 1;
                 }
             }
             Insn::Call(callee) => {
-                machine.tick()?;
+                tick(machine, env, code, None)?;
                 let args = regs.args();
                 let mut caller = Caller { machine: &mut *machine, code, frame: *frame };
                 let value = match callee {
@@ -370,7 +394,7 @@ fn run_program<E: Env + ?Sized>(
                     if frame.depth == 1 {
                         machine.thrown = false;
                         if let Some(callback) = env.exception(code) {
-                            machine.tick()?;
+                            tick(machine, env, code, None)?;
                             let value = call(machine, env, code, *frame, callback, [value, 0, 0, 0, 0])?;
                             regs.set(Reg::R0, value);
                         }

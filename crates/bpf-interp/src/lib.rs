@@ -69,6 +69,15 @@ pub trait Env {
         Err(caller.stop(StopKind::UnknownHostFunction(id)))
     }
 
+    /// Called when the budget is spent, at a jump back to `head` (`None`: at a call). Returns how
+    /// many ticks the program may take from here on, at least 1. By default the run stops.
+    ///
+    /// # Errors
+    /// Fails if the run stops.
+    fn spent(&mut self, _head: Option<InsnIdx>, _code: &Self::Code) -> Result<u64, StopKind> {
+        Err(StopKind::Budget)
+    }
+
     /// The program in slot `index` of the prog array that a program knows as `array`; `None` if the slot is empty,
     /// and the call falls through. By default there is none.
     ///

@@ -113,6 +113,15 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
+    /// Sets the remaining budget, which is spent, to at least one tick.
+    pub(crate) fn renew(&mut self, ticks: u64) -> Result<(), StopKind> {
+        if ticks == 0 {
+            return Err(StopKind::Budget);
+        }
+        self.budget = Some(ticks);
+        Ok(())
+    }
+
     /// The place of an access: in the run's own memory, otherwise as the host grants.
     #[inline]
     pub(crate) fn place<'m, E: Env + ?Sized, L: Extent>(

@@ -121,6 +121,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Some(Extern::MapLookup(i)) => format!("map_{i}_lookup"),
         Some(Extern::Counters(_)) => "counters".to_owned(),
         Some(Extern::Sink(_)) => "sink".to_owned(),
+        Some(Extern::Spent(_)) => "spent".to_owned(),
     };
     let lines = bpf_disasm::lines(&code, &name)?;
     if args.json {

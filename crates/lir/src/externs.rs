@@ -89,6 +89,8 @@ externs! {
     Counters(u32) = 8 "counters",
     /// Memory of the program to which a contained program's out-of-bounds accesses are redirected.
     Sink(u32) = 9 "sink",
+    /// The function that code calls when the budget is spent: with 1 in r1 where the run may yield, else 0.
+    Spent(u32) = 10 "spent",
 }
 
 impl Extern {

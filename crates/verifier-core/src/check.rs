@@ -125,6 +125,9 @@ impl<'a> Checker<'a> {
         if self.env.global_functions.iter().any(Option::is_some) {
             return Err(Why::Unsupported("functions that are verified on their own"));
         }
+        if self.env.sleepable && self.env.yields {
+            return Err(Why::Unsupported("programs that yield"));
+        }
         if self.env.exception.is_some() {
             return Err(Why::Unsupported("exception callbacks"));
         }

@@ -349,6 +349,9 @@ impl Reason {
             Reason::Uninit(_, why) if why.contains("released the lock") => {
                 "an object in a list or a tree is another's once the lock is released: take what is needed before"
             }
+            Reason::Uninit(_, why) if why.contains("where the program may sleep") => {
+                "look it up again in each round: a program that yields may sleep wherever a loop begins a round"
+            }
             Reason::Uninit(_, why) if why.contains("may sleep") => {
                 "look it up again after the call: it may be freed while the program sleeps"
             }

@@ -264,6 +264,14 @@ mod with {
         SleepsOwing,
         /// A program may sleep in a section.
         SleepsInSection,
+        /// Pointers survive the head of a loop at which the run may yield.
+        YieldsHolding,
+        /// A run may yield at the head of a loop where one path may sleep and another may not.
+        YieldsOnOnePath,
+        /// A run may yield with a lock.
+        YieldsLocked,
+        /// A run may yield in a function that was verified on its own.
+        YieldsAlone,
         /// A global function may return in a section that it has entered.
         SectionLeftOpen,
         /// A callback may sleep.
@@ -499,7 +507,10 @@ mod with {
             Fault::CallbackSleeps,
             Fault::GlobalNeverSleeps,
             Fault::SectionsAlike,
+            Fault::YieldsHolding,
         ];
+        /// Faults in where runs may yield. Programs written for each find it (`tests/verify/yields.rs`).
+        pub const OF_YIELDING: [Fault; 3] = [Fault::YieldsLocked, Fault::YieldsOnOnePath, Fault::YieldsAlone];
         /// Faults in array contents and in parts of numbers. Each accepts a refused program of `tests/pairs.txt`, too.
         pub const OF_CONTENTS: &[Fault] = &[
             Fault::ContentOverwritten,

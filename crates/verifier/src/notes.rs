@@ -64,6 +64,19 @@ struct Note {
     /// For a hybrid walk: the region that the instruction accesses, and whether the access needs a run-time check.
     region: Same<Option<CheckRegion>>,
     checked: bool,
+    /// At the head of a loop: whether a run may yield there.
+    head: Head,
+}
+
+/// Whether a run may yield at an instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Head {
+    /// No head of a loop, or no path arrives there.
+    Unseen,
+    /// On all paths so far.
+    Yields,
+    /// On some path it may not.
+    Stays,
 }
 
 /// A call's constant map and key.
@@ -94,7 +107,8 @@ pub(crate) struct Notes {
 impl Notes {
     /// Begins the notes of a program. Keeps the memory.
     pub(crate) fn start(&mut self, program: &Program, values: bool) {
-        let note = Note { reached: false, kind: Kind::None, field: (0, 0), region: Same::Unseen, checked: false };
+        let (kind, region, head) = (Kind::None, Same::Unseen, Head::Unseen);
+        let note = Note { reached: false, kind, field: (0, 0), region, checked: false, head };
         self.notes.clear();
         self.notes.resize(program.insns().len(), note);
         self.calls.clear();
@@ -149,6 +163,17 @@ impl Notes {
         shrink(&mut self.stack, bytes);
         shrink(&mut self.zeroed, bytes);
         self.values.trim(bytes);
+    }
+
+    /// Notes that a path arrives at the head of a loop, and whether its run may not yield there.
+    pub(crate) fn head(&mut self, at: InsnIdx, stays: bool) {
+        if self.muted {
+            return;
+        }
+        let head = &mut self.notes[at.index()].head;
+        if stays && !planted!(YieldsOnOnePath) || *head == Head::Unseen {
+            *head = if stays { Head::Stays } else { Head::Yields };
+        }
     }
 
     /// Notes that the instruction is about to run.
@@ -327,6 +352,9 @@ impl Notes {
                     Kind::Arena => Some(MemKind::Arena),
                 },
             });
+            if note.head == Head::Yields {
+                facts.yields.push(InsnIdx(crate::num::small(i)));
+            }
             if let (true, Some(Some(region))) = (note.checked, note.region.get()) {
                 facts.checks.push(AccessCheck { insn: InsnIdx(crate::num::small(i)), region });
             }

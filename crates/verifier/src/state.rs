@@ -511,16 +511,16 @@ impl State {
         self.min_len.move_all(min_lens);
     }
 
-    /// Ends, after a call that may have slept, all values that lead to memory that may be freed after a grace period.
+    /// Ends, where the run may have slept, all values that lead to memory that may be freed after a grace period.
     ///
     /// Claim: the remaining values lead to memory that the run itself keeps. Proof: the run keeps its stack, its
     /// context, its code, and the maps that the program refers to. Arrays that all execution slots share have their
     /// elements as long as the map exists.
-    pub(crate) fn slept(&mut self, at: InsnIdx, env: &Env<'_>) {
+    pub(crate) fn slept(&mut self, why: Why, env: &Env<'_>) {
         for frame in &mut self.frames {
             let registers = if planted!(SpilledElementSleeps) { 11 } else { usize::MAX };
             for v in frame.values_mut().take(registers).filter(|v| !v.outlasts_sleep(env)) {
-                *v = if v.is_local() { Value::uninit(Why::Slept(at)) } else { v.gone(Why::Slept(at)) };
+                *v = if v.is_local() { Value::uninit(why) } else { v.gone(why) };
             }
             frame.drop_uninit_spills();
         }

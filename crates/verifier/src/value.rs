@@ -37,6 +37,8 @@ pub(crate) enum Why {
     Unlocked(InsnIdx),
     /// A call at this instruction may have slept, and its memory may have been freed meanwhile.
     Slept(InsnIdx),
+    /// The run may have yielded at the head of a loop, this instruction, and its memory may have been freed meanwhile.
+    Yielded(InsnIdx),
     /// The value pointed to memory that was lent to a callback, and the callback has returned.
     Returned,
     /// No later instruction reads it, so its value was forgotten.
@@ -57,6 +59,16 @@ pub enum Debt {
 }
 
 impl Debt {
+    /// Whether the program may sleep before it meets the obligation: an iterator over numbers is no more than its bytes
+    /// on the stack.
+    pub(crate) fn outlasts_sleep(self) -> bool {
+        match self {
+            Debt::Local(Local::Numbers) => true,
+            Debt::Local(Local::Bits | Local::Interrupts { .. } | Local::Buffer | Local::Dynptr(_)) => false,
+            Debt::Record | Debt::Socket | Debt::Object => false,
+        }
+    }
+
     /// The effect of the call that met the obligation, for messages.
     fn paid(self) -> &'static str {
         match self {
@@ -378,10 +390,10 @@ impl Value {
             // A function's result, a socket, an object: their release waits for a grace period.
             Ty::Mem { .. } => planted!(MemorySleeps),
             Ty::Host { .. } => false,
-            // A buffer on the stack refers to no other memory. The other objects on the stack are refused if they must
-            // be ended.
-            Ty::Local(Local::Buffer) => true,
-            Ty::Local(Local::Dynptr(_) | Local::Numbers | Local::Bits | Local::Interrupts { .. }) => {
+            // A buffer and an iterator over numbers refer to no other memory. The other objects on the stack are
+            // refused if they must be ended.
+            Ty::Local(Local::Buffer | Local::Numbers) => true,
+            Ty::Local(Local::Dynptr(_) | Local::Bits | Local::Interrupts { .. }) => {
                 planted!(DynptrSleeps)
             }
         }
@@ -499,6 +511,9 @@ impl fmt::Display for Describe<'_> {
                     }
                     Why::Unlocked(at) => write!(f, "invalid since the call at {at}, which released the lock"),
                     Why::Slept(at) => write!(f, "invalid since the call at {at}, which may sleep"),
+                    Why::Yielded(at) => {
+                        write!(f, "invalid since the start of the loop at {at}, where the program may sleep")
+                    }
                     Why::Returned => f.write_str("invalid since the callback it was given to returned"),
                     Why::Dead => f.write_str("not read any more"),
                 };

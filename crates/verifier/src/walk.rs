@@ -198,6 +198,8 @@ pub(crate) struct Walk<'a> {
     epochs: prune::Epochs,
     next_id: u32,
     loops: loops::Engine,
+    /// Heads of loops at which runs may yield, ascending.
+    heads: Vec<InsnIdx>,
     /// The first arena that the program refers to.
     arena: Option<u32>,
     /// The step that copied a number which was shifted to the left and may be shifted back.
@@ -255,6 +257,15 @@ fn arena_of(program: &Program, env: &Env<'_>) -> Option<u32> {
     })
 }
 
+/// The instructions that jumps lead back to, ascending.
+fn heads_of(program: &Program) -> Vec<InsnIdx> {
+    let backward = |f: &bpf_isa::Flow| f.target.filter(|target| *target <= f.at);
+    let mut heads: Vec<InsnIdx> = program.flow().iter().filter_map(backward).collect();
+    heads.sort_unstable();
+    heads.dedup();
+    heads
+}
+
 impl<'a> Walk<'a> {
     pub(crate) fn new(env: &'a Env<'a>, program: &'a Program, scratch: &'a mut Scratch, course: Course) -> Walk<'a> {
         let Course { mode, merges, loops: looped, values, assumes, elements, orders, further, parts, .. } = course;
@@ -286,6 +297,7 @@ impl<'a> Walk<'a> {
             epochs: prune::Epochs::default(),
             next_id: FIRST_FREE_ID,
             loops,
+            heads: if env.sleepable && env.yields { heads_of(program) } else { Vec::new() },
             arena: arena_of(program, env),
             copied_at: None,
             congruent_at: 0,
@@ -561,6 +573,9 @@ impl<'a> Walk<'a> {
             if self.loops.guessing() && self.leaves_loose()? {
                 self.drop_path();
                 return Ok(());
+            }
+            if self.heads.binary_search(&self.pc).is_ok() {
+                self.at_head();
             }
             if self.scratch.prune.is_point(self.pc) && self.at_join()? {
                 self.end_path();

@@ -28,8 +28,11 @@ enum Elements {
 }
 
 impl<S: Sink> FuncLowerer<'_, S> {
-    pub(super) fn checks(&mut self) {
-        if self.options.budget {
+    /// Emits the checks of a call, or of a jump back to `head`.
+    pub(super) fn checks(&mut self, head: Option<InsnIdx>) {
+        if self.options.budget && self.options.yields {
+            self.spend(head.is_some_and(|head| self.facts.may_yield(head)));
+        } else if self.options.budget {
             let ctx = self.ctx();
             self.op(Op::Check { check: Check::Budget(1), ctx });
         }
@@ -39,8 +42,29 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
+    /// Spends one of the budget. Behind the last one a function is called, which renews it, yields before if it may,
+    /// or stops the run.
+    fn spend(&mut self, may_yield: bool) {
+        let ctx = self.ctx();
+        let mem = self.run_field(RunCtx::BUDGET_OFFSET);
+        let left = self.fresh();
+        self.op(Op::Load { size: Size::DW, signed: false, swap: false, dst: left, mem });
+        let after = self.fresh();
+        self.op(Op::Bin { op: BinOp::Sub, width: Width::W64, dst: after, a: left, b: Val::Imm(1) });
+        self.op(Op::Store { size: Size::DW, mem, src: Val::Reg(after) });
+        let on = self.new_block();
+        self.op(Op::Branch { width: Width::W64, cond: Cond::SGe, a: after, b: Val::Imm(0), target: on });
+        self.end_block();
+        let may = self.fresh();
+        self.op(Op::Mov { width: Width::W64, dst: may, src: Val::Imm(may_yield.into()) });
+        let target = CallTarget::Extern(Extern::Spent(0).symbol());
+        self.op(Op::Call { target, args: [Some(may), None, None, None, None], ctx: Some(ctx), ret: None });
+        self.end_block();
+        self.begin_block(on);
+    }
+
     pub(super) fn call(&mut self, b: BpfBlock, callee: Callee) {
-        self.checks();
+        self.checks(None);
         self.confine_args();
         if callee == Callee::Helper(helper_id::TAIL_CALL) {
             self.tail_call(b);
@@ -115,7 +139,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
             let mem = self.run_field(RunCtx::THROWN_OFFSET);
             self.op(Op::Store { size: Size::DW, mem, src: Val::Imm(0) });
             if let Some(callback) = facts.exception {
-                self.checks();
+                self.checks(None);
                 let ctx = self.l.needs_ctx[callback.index()].then(|| self.ctx());
                 let args = [Some(value), None, None, None, None];
                 self.op(Op::Call { target: CallTarget::Subprog(callback), args, ctx, ret: Some(value) });

@@ -208,10 +208,10 @@ impl<S: Sink> FuncLowerer<'_, S> {
     /// Fills the blocks of checked backward edges: the checks, then a jump to the target.
     pub(super) fn finish_edges(&mut self) {
         for i in 0..self.l.edges.len() {
-            let Edge { block, target, span } = self.l.edges[i];
+            let Edge { block, target, span, head } = self.l.edges[i];
             self.span = span;
             self.begin_block(block);
-            self.checks();
+            self.checks(head);
             self.op(Op::Jump { target });
             self.end_block();
         }

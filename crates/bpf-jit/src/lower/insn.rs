@@ -115,7 +115,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
     /// Emits a jump over `off` instructions to this block.
     fn jump(&mut self, target: BlockId, off: i32) {
         if off < 0 {
-            self.checks();
+            self.checks(InsnIdx(self.span.first).jump(off));
         }
         self.op(Op::Jump { target });
     }
@@ -150,7 +150,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
             let mut to = S::block_at(self, *target);
             if target.0 <= self.span.first && (self.options.budget || self.options.interrupt) {
                 let through = self.new_block();
-                self.l.edges.push(Edge { block: through, target: to, span: self.span });
+                self.l.edges.push(Edge { block: through, target: to, span: self.span, head: Some(*target) });
                 to = through;
             }
             self.compare(Cond::Eq, number, *target, to);
@@ -376,7 +376,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
         let mut to = target;
         if off < 0 && (self.options.budget || self.options.interrupt) {
             to = self.new_block();
-            self.l.edges.push(Edge { block: to, target, span: self.span });
+            let head = InsnIdx(self.span.first).jump(off.into());
+            self.l.edges.push(Edge { block: to, target, span: self.span, head });
         }
         self.op(Op::Branch { width, cond, a, b: src, target: to });
     }

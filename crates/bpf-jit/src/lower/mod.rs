@@ -41,6 +41,9 @@ pub struct LowerOptions {
     pub budget: bool,
     /// Check for an interruption at the same places.
     pub interrupt: bool,
+    /// Where the budget is spent, call [`Extern::Spent`](bpf_lir::Extern::Spent) and go on, in place of stopping. Not
+    /// for direct emission.
+    pub yields: bool,
     /// Count entries of the program, in one counter per execution slot ([`COUNTER_STRIDE`]), and store the address of
     /// the counters in the run.
     pub count: bool,
@@ -61,6 +64,7 @@ impl Default for LowerOptions {
         LowerOptions {
             budget: false,
             interrupt: false,
+            yields: false,
             count: false,
             note: false,
             max_stack: 512,
@@ -104,6 +108,8 @@ struct Edge {
     target: BlockId,
     /// The instruction that jumps.
     span: Span,
+    /// The instruction that it jumps to.
+    head: Option<InsnIdx>,
 }
 
 impl Lowerer {

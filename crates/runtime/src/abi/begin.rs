@@ -100,9 +100,9 @@ unsafe fn run_under<'e>(
     runs.config.stack.check(roots, 0).map_err(|error| *error)?;
     if entry.needs == Needs::Nothing {
         if let Some(limits) = limits
-            && is_over(runs, limits.deadline())
+            && limits.is_over(runs)
         {
-            return Err(*over());
+            return Err(*limits.over());
         }
         // SAFETY: the caller's contract; code that does not read the hidden argument has no way to stop the run.
         return Ok(unsafe { entry::enter_unstoppable(entry.code, entry.callee, arguments(parts), null_mut()) });
@@ -126,11 +126,11 @@ unsafe fn run_under<'e>(
             level.watch().begin(level.word(), limits.watched(terms.of));
             compiler_fence(Ordering::SeqCst);
             // After the word was stored: see `abi::clock`.
-            if is_over(runs, limits.deadline()) {
+            if limits.is_over(runs) {
                 compiler_fence(Ordering::SeqCst);
                 // Relaxed: as below.
                 level.word().store(0, Ordering::Relaxed);
-                return Err(*over());
+                return Err(*limits.over());
             }
         }
         // Relaxed: a thread that changes the word reads nothing else of the run. Without a watch there is no deadline.
@@ -172,18 +172,6 @@ unsafe fn run_under<'e>(
     // Relaxed: handing the slot over orders its next user after this store.
     level.word().store(0, Ordering::Relaxed);
     Ok(r0)
-}
-
-/// Returns whether the deadline has passed. The clock never reaches [`crate::abi::watch::NEVER`].
-#[inline(always)]
-pub(crate) fn is_over(runs: &Runs, deadline: u64) -> bool {
-    runs.clock().now() >= deadline
-}
-
-#[cold]
-#[inline(never)]
-pub(crate) fn over() -> Box<RunError> {
-    Box::new(RunError::Deadline { insn: None, origin: None })
 }
 
 /// Runs emitted code once, as [`run_code`], inside another run of this thread.
@@ -369,9 +357,9 @@ fn set_limited(
     parts: Parts,
     (terms, limits, deadline): (Terms, Limits<'_>, u64),
 ) -> Result<(), RunError> {
-    // After the word was stored: see `abi::clock`.
-    if is_over(runs, deadline) {
-        return Err(*over());
+    // After the word was stored.
+    if runs.clock().now() >= deadline || limits.is_over(runs) {
+        return Err(*limits.over());
     }
     let run = active.0.run();
     // SAFETY: the level is this thread's, and its run idle but for the word.

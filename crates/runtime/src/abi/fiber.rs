@@ -16,7 +16,7 @@
 //!   borrowed is used again, for nobody can resume it.
 
 use crate::abi::clock::Clock;
-use crate::abi::link::{Link, Resume, Waiting};
+use crate::abi::link::{Awaited, Link, Resume, Waiting};
 use crate::abi::machine_stack::{self, StackNeed};
 use crate::abi::parked::{Deadlines, Due, Parked, wake};
 use crate::abi::run::{Run, RunConfig};
@@ -33,11 +33,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
-/// Fibers that are kept for later runs, with the pages that their stacks have.
+/// Fibers that are kept for later runs, with at most [`KEPT_STACK`] bytes of pages that their stacks have.
 const MAX_IDLE: usize = 64;
+/// Bytes of a stack whose pages are kept for later runs.
+const KEPT_STACK: usize = 64 * 1024;
 
 /// The result of a run, or what was thrown in it.
 type Ended = Result<Result<u64, RunError>, Box<dyn Any + Send>>;
+
+/// The budget of a run, in taken back-edges and calls.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    pub(crate) whole: i64,
+    /// The part after which the run yields.
+    pub(crate) slice: i64,
+}
 
 /// How far a run has come.
 #[derive(Debug)]
@@ -46,6 +56,8 @@ pub(crate) enum Step {
     Over(Result<u64, RunError>, Option<Box<dyn Any + Send>>),
     /// The run waits for this call.
     Waits(Waiting),
+    /// The run yields.
+    GivesWay,
 }
 
 /// A run's stack and state, from one run to the next.
@@ -55,6 +67,8 @@ pub(crate) struct Fiber {
     due: Due,
     /// Not a box: the run refers to it as well.
     link: Rc<Link>,
+    /// Whether the run may use more than [`KEPT_STACK`] of the stack.
+    deep: bool,
     stack: imp::Stack,
 }
 
@@ -72,9 +86,10 @@ impl fmt::Debug for Fiber {
 
 impl Fiber {
     /// Refuses a run whose code takes so many bytes, if its stack does not suffice.
-    pub(crate) fn check(&self, need: &StackNeed, code: u64) -> Result<(), RunError> {
+    pub(crate) fn check(&mut self, need: &StackNeed, code: u64) -> Result<(), RunError> {
         let left = self.stack.bounds().1 as u64;
         let needed = need.with_reserve(code);
+        self.deep = needed > KEPT_STACK as u64;
         if left < needed { Err(RunError::Stack { needed, left }) } else { Ok(()) }
     }
 
@@ -105,7 +120,7 @@ impl Fiber {
         &mut self,
         (config, slot): (&RunConfig, u32),
         (host, parts): (*mut (), Parts),
-        budget: i64,
+        budget: Budget,
         cx: &mut Context<'_>,
         work: F,
     ) -> Step
@@ -114,7 +129,11 @@ impl Fiber {
     {
         let run = self.parked.level.run();
         // SAFETY: the run is idle but for the word, and this thread's, as the fiber is.
-        unsafe { Run::set(run, config, host, parts, budget) };
+        unsafe { Run::set(run, config, host, parts, budget.slice.min(budget.whole)) };
+        // SAFETY: the run is idle but for the word, and this thread's, as the fiber is.
+        unsafe { (*run).slice = budget.slice };
+        // SAFETY: the run is idle but for the word, and this thread's, as the fiber is.
+        unsafe { (*run).left = budget.whole.saturating_sub(budget.slice).max(0) };
         // SAFETY: the run is idle but for the word, and this thread's, as the fiber is.
         unsafe { (*run).ctx.slot = slot };
         let work = move || work(run);
@@ -179,7 +198,8 @@ impl Fiber {
         machine_stack::leave(outer);
         self.link.attend(None);
         match switched {
-            Ok(call) => Step::Waits(call),
+            Ok(Some(call)) => Step::Waits(call),
+            Ok(None) => Step::GivesWay,
             Err(Ok(result)) => Step::Over(result, self.link.thrown()),
             // A panic outside of the host's functions, for example in a listener that is told of the run's end.
             Err(Err(panic)) => {
@@ -200,6 +220,9 @@ impl Fiber {
         self.parked.level.word().store(0, Ordering::Relaxed);
         // The waker's drop runs foreign code, so it comes last.
         let _waker = self.parked.take_waker();
+        if self.deep {
+            self.stack.trim(KEPT_STACK);
+        }
         let mut idle = fibers.idle();
         if idle.len() < MAX_IDLE {
             idle.push(self.into_idle());
@@ -310,7 +333,7 @@ impl Fibers {
     /// A fiber that no run is on.
     pub(crate) fn take(self: &Arc<Self>) -> Result<Fiber, RunError> {
         if let Some(Idle { parked, link, stack }) = self.idle().pop() {
-            return Ok(Fiber { fibers: Arc::clone(self), parked, due: Due::NEVER, link, stack });
+            return Ok(Fiber { fibers: Arc::clone(self), parked, due: Due::NEVER, link, deep: false, stack });
         }
         // Release: see `each`.
         let taken = self
@@ -330,7 +353,7 @@ impl Fibers {
         // SAFETY: the run was just made, and no other thread has a reference to it.
         unsafe { (*parked.level.run()).link = Rc::as_ptr(&link) };
         self.all().insert(Arc::as_ptr(&parked).addr(), Arc::clone(&parked));
-        Ok(Fiber { fibers: Arc::clone(self), parked, due: Due::NEVER, link, stack })
+        Ok(Fiber { fibers: Arc::clone(self), parked, due: Due::NEVER, link, deep: false, stack })
     }
 
     /// One fiber less.
@@ -344,13 +367,13 @@ impl Fibers {
 /// Switching, by corosensei.
 #[cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod imp {
-    use super::{Ended, Link, Resume, RunStack, Waiting};
+    use super::{Awaited, Ended, Link, Resume, RunStack};
     use crate::error::RunError;
     use corosensei::stack::StackPointer;
     use corosensei::{Coroutine, CoroutineResult, Yielder};
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    type Routine = Coroutine<Resume, Waiting, Ended, Usable>;
+    type Routine = Coroutine<Resume, Awaited, Ended, Usable>;
 
     /// A stack as corosensei has it. Its owner outlives the coroutine.
     #[derive(Debug)]
@@ -388,6 +411,11 @@ mod imp {
             self.stack.bounds()
         }
 
+        /// Gives the pages of an idle stack back, but for so many bytes.
+        pub(super) fn trim(&mut self, kept: usize) {
+            self.stack.trim(kept);
+        }
+
         /// # Safety
         /// As for [`super::Fiber::start`]; `link` must be valid as long.
         pub(super) unsafe fn begin<F>(&mut self, link: *const Link, work: F)
@@ -397,7 +425,7 @@ mod imp {
             let (low, len) = self.stack.bounds();
             let Some(base) = StackPointer::new(low + len) else { return };
             let low = self.stack.guard();
-            let body = move |back: &Yielder<Resume, Waiting>, _: Resume| {
+            let body = move |back: &Yielder<Resume, Awaited>, _: Resume| {
                 // SAFETY: valid until the run is over (contract).
                 unsafe { &*link }.set_back(back);
                 catch_unwind(AssertUnwindSafe(work))
@@ -408,12 +436,12 @@ mod imp {
 
         /// # Safety
         /// As for [`super::Fiber::resume`].
-        pub(super) unsafe fn resume(&mut self, with: Resume) -> Result<Waiting, Ended> {
+        pub(super) unsafe fn resume(&mut self, with: Resume) -> Result<Awaited, Ended> {
             let Some(routine) = self.routine.as_mut() else {
                 return Err(Ok(Err(RunError::Internal("a fiber without a run".into()))));
             };
             match routine.resume(with) {
-                CoroutineResult::Yield(call) => Ok(call),
+                CoroutineResult::Yield(awaited) => Ok(awaited),
                 CoroutineResult::Return(ended) => {
                     self.routine = None;
                     Err(ended)
@@ -426,7 +454,7 @@ mod imp {
 /// No run has a stack of its own.
 #[cfg(not(all(unix, any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod imp {
-    use super::{Ended, Link, Resume, RunStack, Waiting};
+    use super::{Awaited, Ended, Link, Resume, RunStack};
     use crate::error::RunError;
 
     pub(super) struct Stack(RunStack);
@@ -440,13 +468,17 @@ mod imp {
             self.0.bounds()
         }
 
+        pub(super) fn trim(&mut self, kept: usize) {
+            self.0.trim(kept);
+        }
+
         pub(super) unsafe fn begin<F>(&mut self, _: *const Link, _: F)
         where
             F: FnOnce() -> Result<u64, RunError>,
         {
         }
 
-        pub(super) unsafe fn resume(&mut self, _: Resume) -> Result<Waiting, Ended> {
+        pub(super) unsafe fn resume(&mut self, _: Resume) -> Result<Awaited, Ended> {
             Err(Ok(Err(RunError::Internal("stacks are not switched on this machine".into()))))
         }
     }

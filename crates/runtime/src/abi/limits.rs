@@ -2,6 +2,7 @@
 
 use crate::abi::slots::Runs;
 use crate::abi::watch::{NEVER, Watched};
+use crate::abi::whole::{Ends, Whole};
 use crate::error::RunError;
 use std::fmt;
 use std::sync::Arc;
@@ -36,6 +37,8 @@ pub struct Interrupter {
     number: u64,
     /// The number of the engine's clock, as in [`Deadline`], checked in each run that is given the interrupter.
     clock: u64,
+    /// How often it has ended runs.
+    ends: Ends,
 }
 
 /// The part of an engine that an [`Interrupter`] uses.
@@ -56,12 +59,13 @@ impl Interrupter {
         // Relaxed: only uniqueness matters.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let clock = runs.runs().clock().number();
-        Interrupter { runs, number, clock }
+        Interrupter { runs, number, clock, ends: Ends::default() }
     }
 
     /// Ends the runs in progress that were given it: each stops at its next taken back-edge or call, with
     /// [`RunError::Interrupted`], and so do the runs nested in them. Runs that begin later are not ended.
     pub fn interrupt(&self) {
+        self.ends.count();
         self.runs.runs().interrupt_under(self.number);
     }
 }
@@ -104,8 +108,12 @@ pub struct RunLimits {
     needed: u32,
     /// Whether the time that a sleepable run waits counts against the deadline.
     waits_count: bool,
+    /// The part of the budget after which a run yields.
+    slice: i64,
+    /// The run of several programs that the run is a part of.
+    whole: Option<Arc<Whole>>,
     /// Keeps the interrupter's engine.
-    _keep: Option<Interrupter>,
+    by: Option<Interrupter>,
 }
 
 impl Default for RunLimits {
@@ -117,7 +125,9 @@ impl Default for RunLimits {
             clock: 0,
             needed: 0,
             waits_count: true,
-            _keep: None,
+            slice: i64::MAX,
+            whole: None,
+            by: None,
         }
     }
 }
@@ -167,15 +177,32 @@ impl RunLimits {
         self
     }
 
+    /// Lets the run yield each time that it has taken this number of back-edges and calls together (0 counts as 1): its
+    /// future wakes its poller and is pending, so that the executor serves others, and goes on when it is polled next.
+    /// The run yields where a loop begins a round; where it may not sleep, it goes on to the next such place. Programs
+    /// that were loaded without [`crate::Loader::yields`] refuse the limit.
+    pub fn yield_every(mut self, ticks: u64) -> RunLimits {
+        self.slice = i64::try_from(ticks.max(1)).unwrap_or(i64::MAX);
+        self.needed |= Checks::YIELDS;
+        self
+    }
+
     /// Replaces the deadline by one that waits have moved, for the programs of a hook that follow.
     pub(crate) fn move_deadline(&mut self, tick: u64) {
         self.deadline = tick;
     }
 
+    /// Makes the runs under these limits parts of one, which begins now and ends if one of these counts changes, or the
+    /// count of the interrupter.
+    pub(crate) fn begin_whole(&mut self, hook: &Ends, engine: &Ends) {
+        let by = self.by.as_ref().map(|interrupter| &interrupter.ends);
+        self.whole = Some(Arc::new(Whole::begin([Some(hook), Some(engine), by])));
+    }
+
     /// Lets this interrupter end the run.
     pub fn interrupter(mut self, interrupter: &Interrupter) -> RunLimits {
         self.interrupter = interrupter.number;
-        self._keep = Some(interrupter.clone());
+        self.by = Some(interrupter.clone());
         self.stopped_by(interrupter.clock)
     }
 
@@ -196,24 +223,31 @@ pub(crate) struct Checks {
     pub(crate) budget: bool,
     /// The code tests for an interruption.
     pub(crate) interrupt: bool,
+    /// Where the budget is spent, the code asks whether the run is to yield.
+    pub(crate) yields: bool,
 }
 
 impl Checks {
     /// All checks: the intersection over no programs.
-    pub(crate) const ALL: Checks = Checks { budget: true, interrupt: true };
+    pub(crate) const ALL: Checks = Checks { budget: true, interrupt: true, yields: true };
     const BUDGET: u32 = 1;
     const INTERRUPT: u32 = 1 << 8;
+    const YIELDS: u32 = 1 << 16;
 
-    /// [`Checks::BUDGET`] and [`Checks::INTERRUPT`]: one byte each, in the layout of the structure, so that this
-    /// compiles to one load.
+    /// [`Checks::BUDGET`], [`Checks::INTERRUPT`] and [`Checks::YIELDS`]: one byte each, in the layout of the structure,
+    /// so that this compiles to one load.
     #[inline(always)]
     fn bits(self) -> u32 {
-        u32::from_le_bytes([u8::from(self.budget), u8::from(self.interrupt), 0, 0])
+        u32::from_le_bytes([u8::from(self.budget), u8::from(self.interrupt), u8::from(self.yields), 0])
     }
 
     /// Returns the checks that both have.
     pub(crate) fn and(self, other: Checks) -> Checks {
-        Checks { budget: self.budget && other.budget, interrupt: self.interrupt && other.interrupt }
+        Checks {
+            budget: self.budget && other.budget,
+            interrupt: self.interrupt && other.interrupt,
+            yields: self.yields && other.yields,
+        }
     }
 }
 
@@ -239,7 +273,9 @@ impl<'l> Limits<'l> {
         clock: 0,
         needed: 0,
         waits_count: true,
-        _keep: None,
+        slice: i64::MAX,
+        whole: None,
+        by: None,
     });
 
     /// Checks that a run of programs that all have these `checks` can have these limits. `named` lists each program
@@ -271,15 +307,43 @@ impl<'l> Limits<'l> {
         self.0.deadline
     }
 
+    /// Returns whether the run is to end before its first instruction: its deadline has passed, or the run that it is a
+    /// part of was ended. The clock never reaches [`NEVER`]. Asked when the run's word is stored: see
+    /// [`crate::abi::clock`] and [`crate::abi::whole`].
+    #[inline(always)]
+    pub(crate) fn is_over(self, runs: &Runs) -> bool {
+        runs.clock().now() >= self.0.deadline || self.0.whole.is_some() && self.is_ended()
+    }
+
+    #[inline(never)]
+    fn is_ended(self) -> bool {
+        self.0.whole.as_ref().is_some_and(|whole| whole.is_ended())
+    }
+
+    /// Returns the error of a run that [`Limits::is_over`].
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn over(self) -> Box<RunError> {
+        Box::new(match self.is_ended() {
+            true => RunError::Interrupted { insn: None, origin: None },
+            false => RunError::Deadline { insn: None, origin: None },
+        })
+    }
+
     /// Returns whether the time that a sleepable run waits counts against the deadline.
     pub(crate) fn waits_count(self) -> bool {
         self.0.waits_count
     }
 
+    /// Returns the part of the budget after which the run yields.
+    pub(crate) fn slice(self) -> i64 {
+        self.0.slice
+    }
+
     /// Returns whether the run needs a [`crate::abi::watch::Watch`]: its word alone does not describe it.
     #[inline(always)]
     pub(crate) fn needs_watch(self) -> bool {
-        self.0.needed & Checks::INTERRUPT != 0
+        self.0.needed & Checks::INTERRUPT != 0 || self.0.whole.is_some()
     }
 
     /// Returns the description of a run of `of` under these limits, for threads that end runs.
@@ -309,6 +373,8 @@ fn impossible<'p, I: Iterator<Item = (&'p str, Checks)>>(
     };
     let lacks = if needed & !checks.bits() & Checks::BUDGET != 0 {
         "count its work: load it with `Loader::budget`, or set `Config::budget`"
+    } else if needed & !checks.bits() & Checks::YIELDS != 0 {
+        "yield: load it with `Loader::yields`"
     } else {
         "look for interruptions: load it with `Loader::interruptible`, or set `Config::interruptible`"
     };

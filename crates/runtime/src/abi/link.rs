@@ -27,6 +27,9 @@ pub(crate) trait Sleeping {
 /// A call on the stack of a run that waits.
 pub(crate) type Waiting = *mut dyn Sleeping;
 
+/// The call that a run which has left its thread waits for; `None`: it yields, and goes on when it is polled next.
+pub(super) type Awaited = Option<Waiting>;
+
 /// Shared by a fiber's run and its poller. The run refers to it ([`Run::link`]).
 pub(crate) struct Link {
     back: imp::Back,
@@ -54,7 +57,7 @@ impl Link {
 
     /// The way back, from the stack that is being begun.
     #[cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
-    pub(super) fn set_back(&self, back: &corosensei::Yielder<Resume, Waiting>) {
+    pub(super) fn set_back(&self, back: &corosensei::Yielder<Resume, Awaited>) {
         self.back.set(back);
     }
 
@@ -83,7 +86,17 @@ impl Link {
     #[inline(never)]
     pub(crate) unsafe fn wait(&self, call: Waiting) -> Resume {
         // SAFETY: the caller's contract.
-        unsafe { self.back.wait(call) }
+        unsafe { self.back.wait(Some(call)) }
+    }
+
+    /// Leaves the thread until the run is polled next.
+    ///
+    /// # Safety
+    /// This thread must be on the run's stack, at a call of emitted code or of the interpreter.
+    #[inline(never)]
+    pub(crate) unsafe fn give_way(&self) -> Resume {
+        // SAFETY: the caller's contract.
+        unsafe { self.back.wait(None) }
     }
 
     /// Keeps the payload of a panic for the poller. The first payload stays.
@@ -101,27 +114,27 @@ impl Link {
 /// Switching back, by corosensei.
 #[cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod imp {
-    use super::{Resume, Waiting};
+    use super::{Awaited, Resume};
     use corosensei::Yielder;
     use std::cell::Cell;
     use std::ptr::null;
 
     /// The switch back to the poller that resumed a run.
     #[derive(Debug)]
-    pub(super) struct Back(Cell<*const Yielder<Resume, Waiting>>);
+    pub(super) struct Back(Cell<*const Yielder<Resume, Awaited>>);
 
     impl Back {
         pub(super) fn new() -> Back {
             Back(Cell::new(null()))
         }
 
-        pub(super) fn set(&self, back: &Yielder<Resume, Waiting>) {
+        pub(super) fn set(&self, back: &Yielder<Resume, Awaited>) {
             self.0.set(back);
         }
 
         /// # Safety
-        /// As for [`super::Link::wait`].
-        pub(super) unsafe fn wait(&self, call: Waiting) -> Resume {
+        /// As for [`super::Link::wait`] and [`super::Link::give_way`].
+        pub(super) unsafe fn wait(&self, call: Awaited) -> Resume {
             // SAFETY: of the routine that this thread is on (contract), on whose stack it lies.
             unsafe { &*self.0.get() }.suspend(call)
         }
@@ -131,7 +144,7 @@ mod imp {
 /// No run has a stack of its own.
 #[cfg(not(all(unix, any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod imp {
-    use super::{Resume, Waiting};
+    use super::{Awaited, Resume};
 
     #[derive(Debug)]
     pub(super) struct Back(());
@@ -141,7 +154,7 @@ mod imp {
             Back(())
         }
 
-        pub(super) unsafe fn wait(&self, _: Waiting) -> Resume {
+        pub(super) unsafe fn wait(&self, _: Awaited) -> Resume {
             Resume::Cancel
         }
     }

@@ -20,3 +20,4 @@ pub(crate) mod stop;
 pub(crate) mod stopped;
 pub(crate) mod timers;
 pub(crate) mod watch;
+pub(crate) mod whole;

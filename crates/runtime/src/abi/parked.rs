@@ -21,7 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A run on a stack of its own, as other threads see it.
 pub(crate) struct Parked {
@@ -99,6 +99,9 @@ pub(super) struct Deadlines(Mutex<BTreeMap<(u64, usize), Arc<Parked>>>);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Due {
     tick: u64,
+    /// The tick without the waits that do not count, and how long these were.
+    first: u64,
+    waited: Duration,
     /// Whether the time that the run waits counts.
     waits_count: bool,
     /// When the current wait has begun, if it does not count.
@@ -107,10 +110,10 @@ pub(super) struct Due {
 
 impl Due {
     /// No deadline.
-    pub(super) const NEVER: Due = Due { tick: NEVER, waits_count: true, since: None };
+    pub(super) const NEVER: Due = Due::new(NEVER, true);
 
-    pub(super) fn new(tick: u64, waits_count: bool) -> Due {
-        Due { tick, waits_count, since: None }
+    pub(super) const fn new(tick: u64, waits_count: bool) -> Due {
+        Due { tick, first: tick, waited: Duration::ZERO, waits_count, since: None }
     }
 
     pub(super) fn tick(&self) -> u64 {
@@ -130,10 +133,12 @@ impl Deadlines {
         }
     }
 
-    /// A run with this deadline goes on. If its waits do not count, the deadline is later by the last wait.
+    /// A run with this deadline goes on. If its waits do not count, the deadline is later by all of them together: each
+    /// alone is shorter than a tick, maybe, where a run yields.
     pub(super) fn go_on(&self, due: &mut Due, run: &Arc<Parked>, clock: &Clock) {
         if let Some(since) = due.since.take() {
-            due.tick = due.tick.saturating_add(clock.ticks(since.elapsed())).min(NEVER - 1);
+            due.waited = due.waited.saturating_add(since.elapsed());
+            due.tick = due.first.saturating_add(clock.ticks(due.waited)).min(NEVER - 1);
             clock.raise(due.tick);
             self.begin(due, run);
         }

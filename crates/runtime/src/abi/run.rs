@@ -94,6 +94,10 @@ pub(crate) struct Run {
     pub(crate) config: *const RunConfig,
     /// Its fiber's, if it has a stack of its own: [`crate::abi::fiber`].
     pub(crate) link: *const Link,
+    /// The part of the budget after which the run of a program that yields gives its thread away, and the rest of the
+    /// budget behind the part that is being spent.
+    pub(crate) slice: i64,
+    pub(crate) left: i64,
     /// The error of the first host function that failed.
     pub(crate) error: Option<Box<HelperError>>,
     /// The resources to release if the run is stopped.
@@ -133,6 +137,8 @@ impl Run {
             host: core::ptr::null_mut(),
             config: core::ptr::null(),
             link: core::ptr::null(),
+            slice: i64::MAX,
+            left: 0,
             error: None,
             held: Held::NOTHING,
             stopped: Vec::new(),

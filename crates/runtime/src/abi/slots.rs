@@ -11,6 +11,7 @@ use crate::abi::fiber::Fibers;
 use crate::abi::level::Level;
 use crate::abi::run::RunConfig;
 use crate::abi::watch::{INTERRUPTED, LATE};
+use crate::abi::whole::Ends;
 use crate::error::DeadlineError;
 use bpf_quiesce::Guard;
 use crossbeam_utils::CachePadded;
@@ -30,6 +31,8 @@ pub(crate) struct Runs {
     clock: Arc<Clock>,
     /// A copy of the clock's number, to avoid a load through the pointer.
     clock_number: u64,
+    /// How often all runs were ended.
+    pub(crate) ends: Ends,
 }
 
 /// The outermost level of each slot, shared with the threads that look at runs.
@@ -81,7 +84,7 @@ impl Runs {
         let levels = Levels::new(slots)?;
         let clock = Arc::new(Clock::new(tick));
         let fibers = Arc::new(fibers);
-        Some(Runs { config, levels, fibers, clock_number: clock.number(), clock })
+        Some(Runs { config, levels, fibers, clock_number: clock.number(), clock, ends: Ends::default() })
     }
 
     /// Returns the clock of deadlines.
@@ -111,6 +114,7 @@ impl Runs {
 
     /// Asks all runs to stop, nested ones too.
     pub(crate) fn interrupt(&self) {
+        self.ends.count();
         self.interrupt_each(|_, _| true);
     }
 

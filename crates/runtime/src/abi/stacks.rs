@@ -130,6 +130,14 @@ impl RunStack {
         let page = memory::page_size();
         (self.at + page, self.stacks.stride - page)
     }
+
+    /// Gives the pages of a stack that is not in use back, but for so many bytes at its top, where the next run begins.
+    pub(crate) fn trim(&mut self, kept: usize) {
+        let (low, len) = self.bounds();
+        let beyond = len.saturating_sub(kept.next_multiple_of(memory::page_size()));
+        // SAFETY: private and anonymous, and this stack's, which is not in use. Pages of a failed call stay.
+        let _ = unsafe { memory::advise(core::ptr::with_exposed_provenance_mut(low), beyond, Advice::Discard) };
+    }
 }
 
 impl Drop for RunStack {
@@ -199,6 +207,26 @@ mod tests {
             unsafe { lowest.write_volatile(1) };
         }
         drop(kept);
+    }
+
+    #[test]
+    fn a_trimmed_stack_keeps_the_pages_at_its_top() {
+        let stacks = Stacks::new(200_000);
+        let mut stack = stacks.take().expect("a stack");
+        let (low, len) = stack.bounds();
+        let page = memory::page_size();
+        let pages: Vec<*mut u8> =
+            (0..len / page).map(|i| core::ptr::with_exposed_provenance_mut(low + i * page)).collect();
+        // SAFETY: bytes of a stack that is taken.
+        pages.iter().for_each(|byte| unsafe { byte.write_volatile(1) });
+        stack.trim(64 * 1024);
+        // SAFETY: bytes of a stack that is taken.
+        let kept = pages.iter().filter(|byte| unsafe { byte.read_volatile() } == 1).count();
+        assert_eq!(kept * page, (64 * 1024usize).next_multiple_of(page));
+        // SAFETY: the last page's first byte.
+        assert_eq!(unsafe { pages[pages.len() - 1].read_volatile() }, 1);
+        stack.trim(usize::MAX / 2);
+        drop(stack);
     }
 
     #[test]

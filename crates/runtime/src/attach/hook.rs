@@ -16,7 +16,8 @@ use crate::abi::machine_stack::INTERPRETER;
 use crate::abi::roots::{Roots, StoppedAt};
 use crate::abi::run::Run;
 use crate::abi::watch::word_of;
-use crate::attach::hook_async::{HookRunAsync, Identity};
+use crate::abi::whole::Ends;
+use crate::attach::hook_async::HookRunAsync;
 use crate::attach::published::{Counters, List, ListError, Listed, ProgramStats, Published, ReclaimOnDrop};
 use crate::context::{Context, Parts};
 use crate::engine::BACKEND;
@@ -158,7 +159,7 @@ pub struct Hook<C, H> {
     /// Whether its programs may be sleepable.
     sleepable: bool,
     /// Identifies the hook to its runs that may wait, which keep it: the address of a dropped hook may be reused.
-    identity: Arc<Identity>,
+    identity: Ends,
     /// Without an image, the list is walked.
     image: LiveImage,
     list: Published<Arc<List>>,
@@ -360,7 +361,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
             engine: engine.clone(),
             policy,
             sleepable,
-            identity: Arc::default(),
+            identity: Ends::default(),
             image: LiveImage::observed(&engine.0.packs, debug::observer(engine, "<hook>")),
             list: Published::new(list),
             code_stack: AtomicU64::new(0),
@@ -538,8 +539,9 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// loaded with [`crate::Loader::interruptible`] stop.
     pub fn interrupt(&self) {
         let runs = &self.engine.0.runs;
+        self.identity.count();
         runs.interrupt_of(self.terms().of);
-        let asleep = word_of(Arc::as_ptr(&self.identity));
+        let asleep = word_of(self.identity.identity());
         runs.interrupt_of(asleep);
         runs.interrupt_parts(asleep);
     }

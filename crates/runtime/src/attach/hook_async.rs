@@ -3,10 +3,12 @@
 //! The run keeps the list of programs that the hook had when the future was made. A change of the hook does not affect
 //! it, and the code of programs that were detached is freed when the last run that has them is over. Each program is a
 //! run of its own for stacks and slots: a program that cannot wait holds a guard while it runs, and none is held
-//! between two programs.
+//! between two programs. An interruption that comes between two of them, or after the last check of one, ends the run
+//! before the next one ([`crate::abi::whole`]).
 
 use crate::abi::limits::RunLimits;
 use crate::abi::watch::word_of;
+use crate::abi::whole::Ends;
 use crate::attach::published::List;
 use crate::context::Parts;
 use crate::engine::Engine;
@@ -22,10 +24,6 @@ use core::pin::Pin;
 use core::task::{self, Poll};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-
-/// A value of which the address identifies a hook.
-pub(super) type Identity = AtomicU64;
 
 /// A run of a hook ([`crate::Hook::run_async`]), which begins when it is polled first. Dropped before it is ready, it
 /// ends as a [`crate::RunAsync`] does.
@@ -40,8 +38,10 @@ pub struct HookRunAsync<'r, D, H> {
     result: u64,
     policy: Policy,
     /// The hook's, by which it interrupts its runs.
-    identity: Arc<Identity>,
-    /// With the deadline as the waits of the programs so far have moved it.
+    identity: Ends,
+    /// Whether it was polled.
+    begun: bool,
+    /// With the deadline as the waits of the programs so far have moved it; there when the run has begun.
     limits: Option<Box<RunLimits>>,
     engine: Engine,
     data: D,
@@ -70,7 +70,7 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
     pub(super) unsafe fn new(
         engine: &Engine,
         list: Result<Arc<List>, RunError>,
-        (policy, identity): (Policy, &Arc<Identity>),
+        (policy, identity): (Policy, &Ends),
         host: &'r mut H,
         (data, parts): (D, fn(&mut D) -> Parts),
         limits: Option<&RunLimits>,
@@ -81,7 +81,8 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
             at: 0,
             result: policy.of_empty(),
             policy,
-            identity: Arc::clone(identity),
+            identity: identity.clone(),
+            begun: false,
             limits: limits.map(|limits| Box::new(limits.clone())),
             engine: engine.clone(),
             data,
@@ -94,13 +95,17 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
 
     /// Runs programs until one waits or the run is over.
     fn go_on(&mut self, list: &Arc<List>, cx: &mut task::Context<'_>) -> Poll<Result<u64, RunError>> {
+        if !core::mem::replace(&mut self.begun, true) {
+            let limits = self.limits.get_or_insert_default();
+            limits.begin_whole(&self.identity, &self.engine.0.runs.ends);
+        }
         while let Some(listed) = list.get(self.at) {
             let polled = match &mut self.waits {
                 Some(run) => run.poll(cx),
                 None => {
                     let parts = (self.parts)(&mut self.data);
                     let terms =
-                        AsyncTerms { of: Some(word_of(Arc::as_ptr(&self.identity))), limits: self.limits.as_deref() };
+                        AsyncTerms { of: Some(word_of(self.identity.identity())), limits: self.limits.as_deref() };
                     // SAFETY: `Context` promises parts that are valid while `data` is borrowed, and that agree with its
                     // layout, for which the program was loaded (`new`), as for `H`. Data and host are not touched again
                     // until this program's run is over, which it is before they go: by `Drop`, or because this is

@@ -15,6 +15,7 @@ pub(crate) mod described;
 pub(crate) mod helpers;
 mod ret;
 pub(crate) mod sleeping;
+pub(crate) mod spent;
 pub(crate) mod types;
 
 pub use args::HostArg;

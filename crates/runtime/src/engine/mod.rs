@@ -330,6 +330,7 @@ impl Engine {
             lower: LowerOptions {
                 budget: checks.budget,
                 interrupt: checks.interrupt,
+                yields: checks.yields,
                 count: config.metrics,
                 note,
                 max_stack: config.frame_bytes,
@@ -343,7 +344,7 @@ impl Engine {
                 save_all: config.save_all,
                 // The map gives the instruction of a call whose host function fails. Only debuggers need other
                 // instructions.
-                pc_map: calls || self.0.debug.is_some(),
+                pc_map: calls || checks.yields || self.0.debug.is_some(),
                 unwind: self.0.debug.is_some(),
                 jump_tables: true,
                 unwind_room: config.debug.jitdump.is_some(),

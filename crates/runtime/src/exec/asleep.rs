@@ -4,8 +4,8 @@
 //! ([`crate::abi::parked`]), which gives the run up. The memory that the run may use of its stack is reserved in the
 //! account that the program was loaded for.
 
-use crate::abi::begin::{Nesting, is_over, over};
-use crate::abi::fiber::{Fiber, Step};
+use crate::abi::begin::Nesting;
+use crate::abi::fiber::{Budget, Fiber, Step};
 use crate::abi::limits::{Limits, RunLimits, Terms};
 use crate::abi::link::Waiting;
 use crate::abi::machine_stack::INTERPRETER;
@@ -25,7 +25,8 @@ pub(crate) struct Asleep {
     fiber: Option<Fiber>,
     /// The tick at which the run was to end, if it is over: see [`Asleep::moved_deadline`].
     deadline: Option<u64>,
-    call: Waiting,
+    /// `None`: the run yields.
+    call: Option<Waiting>,
     /// The run's code, maps and closures.
     program: Arc<Loaded>,
     /// The memory that its stack may take.
@@ -116,17 +117,18 @@ impl Loaded {
         let own = self.terms();
         let limited = limits.unwrap_or(Limits::NONE);
         fiber.announce(limited.watched(own.of), terms.of.unwrap_or(0), limited.waits_count());
-        // After it was announced: see `abi::clock`.
-        if limits.is_some_and(|limits| is_over(runs, limits.deadline())) {
+        // The run was announced before this.
+        if let Some(limits) = limits.filter(|limits| limits.is_over(runs)) {
             fiber.finish();
-            return Err(*over());
+            return Err(*limits.over());
         }
-        let budget = limits.map_or(own.budget, |limits| own.budget.min(limits.allowance()));
+        let whole = limits.map_or(own.budget, |limits| own.budget.min(limits.allowance()));
+        let budget = Budget { whole, slice: limited.slice() };
         let program = Arc::clone(self);
-        let whole: *const Loaded = Arc::as_ptr(&program);
+        let kept: *const Loaded = Arc::as_ptr(&program);
         let work = move |run| {
             // SAFETY: the run keeps its program.
-            let program = unsafe { &*whole };
+            let program = unsafe { &*kept };
             // SAFETY: as `begin_async` says, until the run is over; the run is the fiber's, on this stack.
             unsafe { program.run_any_in(run, parts) }
         };
@@ -136,18 +138,19 @@ impl Loaded {
         let step = unsafe { fiber.start(slot, (host, parts), budget, cx, work) };
         drop(guard);
         drop(nested);
-        Ok(match step {
-            Step::Waits(call) => {
-                let mut run = Asleep { fiber: Some(fiber), deadline: None, call, program, _reservation: reservation };
-                match run.park(cx) {
-                    Poll::Pending => Begun::Waits(run),
-                    Poll::Ready(result) => Begun::Over(result),
-                }
-            }
+        let call = match step {
+            Step::Waits(call) => Some(call),
+            Step::GivesWay => None,
             Step::Over(result, thrown) => {
-                fiber.finish();
-                Begun::Over(result_of(result, thrown))
+                // A host function may have forked, and this be the child.
+                end(fiber, &program);
+                return Ok(Begun::Over(result_of(result, thrown)));
             }
+        };
+        let mut run = Asleep { fiber: Some(fiber), deadline: None, call, program, _reservation: reservation };
+        Ok(match run.park(cx) {
+            Poll::Pending => Begun::Waits(run),
+            Poll::Ready(result) => Begun::Over(result),
         })
     }
 
@@ -190,20 +193,22 @@ impl Asleep {
         let asked = self.may_be_ended() && self.fiber.as_ref().is_some_and(Fiber::is_asked);
         let Some(fiber) = &mut self.fiber else { return Poll::Ready(Err(RunError::Over)) };
         let engine = &self.program.engine.0;
-        // SAFETY: the call lies on the stack of the run that waits, and nobody else uses it.
-        let call = unsafe { &mut *self.call };
         let polled = if engine.domain.is_forked() {
             // The run ends here: no guard is to be had.
             Polled::Ready
         } else if asked {
             Polled::Ended
-        } else {
+        } else if let Some(call) = self.call {
+            // SAFETY: the call lies on the stack of the run that waits, and nobody else uses it.
+            let call = unsafe { &mut *call };
             // SAFETY: the call stays where it is until the run goes on, and was not ready.
             match catch_unwind(AssertUnwindSafe(|| unsafe { call.poll(cx) })) {
                 Ok(Poll::Pending) => Polled::Pending,
                 Ok(Poll::Ready(())) => Polled::Ready,
                 Err(panic) => Polled::Panicked(panic),
             }
+        } else {
+            Polled::Ready
         };
         let (step, refused) = match polled {
             Polled::Pending => return self.park(cx),
@@ -219,7 +224,11 @@ impl Asleep {
         };
         match (step, refused) {
             (Step::Waits(call), None) => {
-                self.call = call;
+                self.call = Some(call);
+                self.park(cx)
+            }
+            (Step::GivesWay, None) => {
+                self.call = None;
                 self.park(cx)
             }
             (step, refused) => {
@@ -240,12 +249,20 @@ impl Asleep {
         self.program.checks.interrupt
     }
 
-    /// Waits, with the poller of this context to be woken by a thread that ends the run.
+    /// Waits, with the poller of this context to be woken by a thread that ends the run; at once, if the run yields.
     fn park(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, RunError>> {
-        if !self.may_be_ended() || !self.fiber.as_mut().is_some_and(|fiber| fiber.park(cx.waker())) {
+        if self.program.engine.domain().is_forked() {
+            // The next poll ends the run. Another thread of the parent may have had the locks at the fork.
+            cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        Poll::Ready(self.give_up(cx))
+        if self.may_be_ended() && self.fiber.as_mut().is_some_and(|fiber| fiber.park(cx.waker())) {
+            return Poll::Ready(self.give_up(cx));
+        }
+        if self.call.is_none() {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
     }
 
     /// Gives up a run that waits.
@@ -266,7 +283,7 @@ impl Asleep {
                 }
                 result_of(result, thrown)
             }
-            Step::Waits(_) => Err(self.forget()),
+            Step::Waits(_) | Step::GivesWay => Err(self.forget()),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::abi::stop::OUT_OF_BOUNDS;
 use crate::call::helpers::callbacks::{run_for_each, run_loop};
 use crate::call::helpers::dynptr::run_drain;
 use crate::call::helpers::owned::add_to_tree;
+use crate::call::spent::{Renewed, renew};
 use crate::context::Parts;
 use crate::error::{HelperError, RunError};
 use crate::exec::granted::Granted;
@@ -20,7 +21,8 @@ use crate::program::loaded::Loaded;
 use crate::program::map_ref::MapRef;
 use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion, HeaderPlaces};
 use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop, StopKind};
-use bpf_isa::{Imm64, Insn, Program, Reg, Size, Src};
+use bpf_isa::{Imm64, Insn, InsnIdx, Program, Reg, Size, Src};
+use bpf_jit_code::StopCode;
 use bpf_maps::owned::{self, graph};
 use bpf_maps::{MapDef, MapHeader, MapType};
 use bpf_uapi::legacy_load::{LegacyBase, NO_HEADER};
@@ -641,6 +643,27 @@ impl<'p> Env for Host<'p> {
         (position != NO_HEADER).then_some(position.into())
     }
 
+    fn spent(&mut self, head: Option<InsnIdx>, code: &Running<'p>) -> Result<u64, StopKind> {
+        let Running(program, what) = code;
+        if !program.checks.yields {
+            return Err(StopKind::Budget);
+        }
+        // SAFETY: the run is this thread's, at an instruction.
+        match unsafe { renew(self.run, head.is_some_and(|head| what.left.may_yield(head))) } {
+            Renewed::GoesOn => {}
+            Renewed::Yielded => self.granted.sleep(),
+            Renewed::Stops => {
+                // SAFETY: the run is this thread's. The machine makes the error, which names the instruction.
+                let code = core::mem::take(unsafe { &mut (*self.run).ctx.stop_code });
+                let spent = code == StopCode::Budget as u32;
+                return Err(if spent { StopKind::Budget } else { StopKind::Interrupted });
+            }
+            Renewed::GivenUp => return Err(StopKind::Interrupted),
+        }
+        // SAFETY: the run is this thread's. One tick more than emitted code, which has paid for this one.
+        Ok(unsafe { (*self.run).ctx.budget }.max(0).unsigned_abs() + 1)
+    }
+
     fn helper(&mut self, id: u32, args: [u64; 5], caller: &mut Caller<'_, '_, Running<'p>>) -> Result<u64, Stop> {
         match caller.code().0.bindings().helper(id) {
             Some(bound) => self.call(bound, args, caller),
@@ -682,7 +705,8 @@ impl<'p> Env for Host<'p> {
                 let budget = unsafe { (*self.run).ctx.budget }.max(0).unsigned_abs();
                 // SAFETY: the run is there for as long as the machine, and others change its word atomically.
                 let interrupt = unsafe { word(self.run) };
-                let Checks { budget: counts, interrupt: looks } = program.checks;
+                // Programs that yield make no tail calls.
+                let Checks { budget: counts, interrupt: looks, yields: _ } = program.checks;
                 caller.allow(counts.then_some(budget), looks.then_some(interrupt));
                 // SAFETY: the run is this thread's, and the machine does not touch it.
                 unsafe { program.count_run(self.run) };

@@ -81,7 +81,7 @@ fn code_without_what_a_run_does_not_reach_does_the_same() {
                 references: None,
                 source: None,
                 budget: 0,
-                checks: Checks { budget: false, interrupt: false },
+                checks: Checks { budget: false, interrupt: false, yields: false },
                 sleepable: false,
                 sink: None,
                 void: false,

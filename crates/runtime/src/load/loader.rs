@@ -70,6 +70,7 @@ impl<H: 'static> Linker<H> {
             budget: None,
             interruptible,
             sleepable: false,
+            yields: false,
             contained,
             proofs,
             interface: false,
@@ -285,6 +286,21 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// [`OptLevel::Speed`] does.
     pub fn sleepable(mut self, sleepable: bool) -> Self {
         self.how.sleepable = sleepable;
+        self
+    }
+
+    /// Whether these programs may yield, which makes them sleepable, too: a run under [`RunLimits::yield_every`] that
+    /// computes for long gives its thread to others, and goes on later. For the verifier such a program may sleep
+    /// wherever one of its loops begins a round: pointers that do not outlast a call that may sleep end there. It does
+    /// not yield while it holds a lock, a record, a reference or an iterator over bits, between `bpf_rcu_read_lock` and
+    /// `bpf_rcu_read_unlock`, in a callback, or in a global function. Its work is counted, as with [`Loader::budget`].
+    /// Programs that yield are not contained ([`LoadError::YieldsContained`]), and are compiled with
+    /// [`OptLevel::Speed`].
+    ///
+    /// [`RunLimits::yield_every`]: crate::RunLimits::yield_every
+    pub fn yields(mut self, yields: bool) -> Self {
+        self.how.yields = yields;
+        self.how.sleepable |= yields;
         self
     }
 

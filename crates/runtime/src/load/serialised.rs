@@ -360,7 +360,8 @@ fn put_part(part: &Part, to: &mut Writer) -> Result<(), SerializeError> {
     source.map(|source| (lines(source), source.functions().to_vec())).put(to);
     code.put(to);
     let Shape { lower, machine_stack, map, note: _ } = shape;
-    let LowerOptions { budget, interrupt, count, note, max_stack, raw_context, direct_tail_calls } = *lower;
+    // Serialised programs are not sleepable.
+    let LowerOptions { budget, interrupt, yields: _, count, note, max_stack, raw_context, direct_tail_calls } = *lower;
     ((budget, interrupt), (count, note), (max_stack, (raw_context, direct_tail_calls))).put(to);
     machine_stack.put(to);
     map.as_ref().map(|map| (map.calls.to_vec(), map.functions.to_vec())).put(to);
@@ -470,6 +471,7 @@ fn get_part<C: Context, H: 'static>(
     let lower = LowerOptions {
         budget: checks.0,
         interrupt: checks.1,
+        yields: false,
         count: counting.0,
         note: counting.1,
         max_stack,
@@ -492,7 +494,7 @@ fn get_part<C: Context, H: 'static>(
         references: Some(Arc::new(references)).filter(|references| !references.is_empty()),
         source,
         budget,
-        checks: Checks { budget: counts, interrupt },
+        checks: Checks { budget: counts, interrupt, yields: false },
         sleepable: false,
         sink,
         void,

@@ -41,6 +41,8 @@ pub(super) struct How {
     pub(super) interruptible: bool,
     /// The programs may wait.
     pub(super) sleepable: bool,
+    /// The programs, which may wait, yield.
+    pub(super) yields: bool,
     /// Whether the code bounds each access once more, at run time.
     pub(super) contained: bool,
     /// Whether a load checks the proofs that objects carry.
@@ -53,8 +55,8 @@ impl How {
     /// Returns the options for the verifier.
     pub(super) fn verify(&self, log: bool) -> verify::Options {
         let hybrid = self.trust == Trust::Hybrid;
-        let How { privileged, contained, sleepable, proofs, interface, .. } = *self;
-        verify::Options { log, hybrid, privileged, contained, sleepable, proofs, interface, values: false }
+        let How { privileged, contained, sleepable, yields, proofs, interface, .. } = *self;
+        verify::Options { log, hybrid, privileged, contained, sleepable, yields, proofs, interface, values: false }
     }
 
     /// Returns the settings for a program with these references, in a section of this name.
@@ -117,6 +119,7 @@ static NO_FACTS: Facts = Facts {
     regions: Vec::new(),
     zeroed: Vec::new(),
     needs_budget: false,
+    yields: Vec::new(),
     values: Vec::new(),
     loops: Vec::new(),
     arena: None,
@@ -166,6 +169,9 @@ impl<H: 'static> Loading<'_, H> {
         }
         if how.contained && how.privileged {
             return Err(LoadError::PrivilegedContained { program: self.name.to_owned() });
+        }
+        if how.contained && how.yields {
+            return Err(LoadError::YieldsContained { program: self.name.to_owned() });
         }
         // If nothing is to be settled, the program is not moved: a move copies a dozen cache lines.
         if let Some(references) = &mut references {
@@ -293,7 +299,11 @@ impl<H: 'static> Loading<'_, H> {
             }
             _ => None,
         };
-        let budget = how.budget.unwrap_or_else(|| config.run_budget());
+        let budget = how.budget.unwrap_or_else(|| match how.yields && !facts.needs_budget {
+            // Counted so that it yields; the verifier has proven that it ends.
+            true => config.budget.unwrap_or(u64::MAX),
+            false => config.run_budget(),
+        });
         let unit = Unit {
             name: Name::new(name),
             layout,
@@ -303,8 +313,13 @@ impl<H: 'static> Loading<'_, H> {
             void: how.interface && code.is_some_and(verify::is_void),
             budget: i64::try_from(budget).unwrap_or(i64::MAX),
             checks: Checks {
-                budget: how.budget.is_some() || config.budget.is_some() || facts.needs_budget || how.contained,
+                budget: how.budget.is_some()
+                    || config.budget.is_some()
+                    || facts.needs_budget
+                    || how.contained
+                    || how.yields,
                 interrupt: how.interruptible,
+                yields: how.yields,
             },
             sleepable: how.sleepable,
             sink,
@@ -320,7 +335,8 @@ impl<H: 'static> Loading<'_, H> {
             Mode::Jit => {
                 // Only the optimising compiler confines accesses.
                 // And the code of a run that waits must not be exchanged: no guard keeps it.
-                let once = how.contained || how.sleepable && how.opt_level == OptLevel::Tiered;
+                // And only it calls a function between two instructions, as a program that yields does.
+                let once = how.contained || how.yields || how.sleepable && how.opt_level == OptLevel::Tiered;
                 let opt_level = if once { OptLevel::Speed } else { how.opt_level };
                 let to = Target { program: &program, facts, opt_level, source: code, shared: self.shared };
                 unit.compile(&linker.engine, to, |ready| then(&unit, ready))

@@ -82,6 +82,8 @@ pub(crate) struct Options {
     pub(crate) privileged: bool,
     /// Let the program sleep.
     pub(crate) sleepable: bool,
+    /// Let the program sleep where its loops begin a round.
+    pub(crate) yields: bool,
     /// Determine the object that each access is confined to, or refuse the program.
     pub(crate) contained: bool,
     /// Record the ranges of numbers.
@@ -123,7 +125,7 @@ fn with_env<R>(
     subject: &Subject<'_>,
     lines: &[SourceLine],
     program: Program,
-    Options { log, hybrid, privileged, sleepable, values, interface, .. }: Options,
+    Options { log, hybrid, privileged, sleepable, yields, values, interface, .. }: Options,
     f: impl FnOnce(Program, &Env<'_>) -> R,
 ) -> R {
     let config = engine.config();
@@ -158,6 +160,7 @@ fn with_env<R>(
         hybrid,
         privileged,
         sleepable,
+        yields,
         values,
         void: interface && subject.code.is_some_and(is_void),
         exception: subject.code.and_then(|code| program.subprog_starting_at(code.exception_callback()?)),

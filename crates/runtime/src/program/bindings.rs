@@ -166,6 +166,7 @@ impl Bindings {
                 map => map.header().base as usize,
             },
             Extern::MapLookup(index) => self.data_map(index)?.lookup_fn() as usize,
+            Extern::Spent(_) => crate::call::spent::spent as *const () as usize,
             Extern::Sink(_) => self.sink.as_ref()?.0.as_ptr() as usize,
             Extern::Counters(_) => crate::num::index(self.counted.as_ref()?.counters.address()),
         })

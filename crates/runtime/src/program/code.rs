@@ -63,7 +63,7 @@ pub(super) struct Compiled {
 /// The layout of the code, for unwinders and error messages.
 #[derive(Debug)]
 pub(crate) struct Map {
-    /// Where the code of each call begins, ascending.
+    /// Where the code of each call begins, ascending; of a program that yields, that of each jump, too.
     pub(crate) calls: Box<[PcEntry]>,
     /// Where the code of each function begins, ascending, and its frame.
     pub(crate) functions: Box<[(u32, FrameShape)]>,
@@ -71,9 +71,14 @@ pub(crate) struct Map {
 
 #[cfg(native)]
 impl Map {
-    fn new(program: &Program, code: &Code) -> Option<Arc<Map>> {
-        let is_call = |entry: &&PcEntry| matches!(program.insns().get(entry.insn as usize), Some(Insn::Call(_)));
-        let calls: Box<[_]> = match program.contents().calls {
+    fn new(program: &Program, code: &Code, yields: bool) -> Option<Arc<Map>> {
+        // At a jump back, the code of a program that yields calls the runtime.
+        let is_call = |entry: &&PcEntry| match program.insns().get(entry.insn as usize) {
+            Some(Insn::Call(_)) => true,
+            Some(insn) => yields && (insn.jump_offset().is_some() || matches!(insn, Insn::JumpReg { .. })),
+            None => false,
+        };
+        let calls: Box<[_]> = match program.contents().calls || yields {
             true => code.pc_map.iter().filter(is_call).copied().collect(),
             false => Box::default(),
         };
@@ -213,7 +218,7 @@ impl Subject<'_> {
                 let (program, limit) = (name.to_owned(), max_machine_stack);
                 return Err(LoadError::Stack { program, needed: machine_stack, limit });
             }
-            let map = Map::new(program, &host.code);
+            let map = Map::new(program, &host.code, options.lower.yields);
             then(&host.code, &Shape { lower: options.lower, machine_stack, map, note })
         })
     }

@@ -27,6 +27,7 @@ impl Interpreted {
         let left = Left {
             accesses: facts.checks.clone(),
             regions: facts.regions.clone(),
+            yields: facts.yields.clone(),
             arena,
             exception: facts.exception.map(|sub| InsnIdx(program.subprogs()[sub.index()].start)),
             #[cfg(feature = "oracle")]
@@ -60,6 +61,8 @@ pub(crate) struct Left {
     pub(crate) accesses: Vec<AccessCheck>,
     /// The bounds of the context's regions.
     pub(crate) regions: Vec<RegionBounds>,
+    /// Heads of loops at which a run may yield, ascending.
+    pub(crate) yields: Vec<InsnIdx>,
     /// The program's arena, and the instructions that access it, ascending.
     pub(crate) arena: Option<(ArenaFact, Vec<InsnIdx>)>,
     /// The subprogram that is called when the program throws.
@@ -67,4 +70,11 @@ pub(crate) struct Left {
     /// Bytes of frames that must be zero. The interpreter zeroes whole frames, unless a test fills them.
     #[cfg(feature = "oracle")]
     pub(crate) zeroed: Vec<bpf_analysis::Zeroed>,
+}
+
+impl Left {
+    /// Whether a run may yield where it comes back to the head of a loop at `head`.
+    pub(crate) fn may_yield(&self, head: InsnIdx) -> bool {
+        self.yields.binary_search(&head).is_ok()
+    }
 }

@@ -3,7 +3,7 @@
 use super::common::engines::engines;
 use super::{ONCE, after, block_on, load, poll, waits};
 use bpf_runtime::{
-    AsyncCaller, Engine, Hook, HookError, Linker, Plan, Policy, Program, Raw, RunError, RunLimits, assemble,
+    AsyncCaller, Caller, Engine, Hook, HookError, Linker, Plan, Policy, Program, Raw, RunError, RunLimits, assemble,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -197,6 +197,49 @@ fn a_run_that_has_thrown_does_not_begin_again() {
             }
             drop(run);
             assert_eq!((host, engine.async_runs()), (1, 0));
+        }
+    }
+}
+
+/// Takes back-edges, and returns 42.
+const ROUNDS: &str = "r0 = 0\nr1 = 100\nagain: r0 += 1\nif r0 != r1 goto again\nr0 = 42\nexit";
+
+#[test]
+fn an_interruption_after_the_last_check_of_a_program_ends_the_run() {
+    type Stop = Arc<std::sync::OnceLock<Box<dyn Fn() + Send + Sync>>>;
+    for engine in engines(|config| config.interruptible = true) {
+        for (first, by) in [("call 1000", 0), ("call 1000", 1), ("call 1001", 0), ("call 1001", 1), ("call 1001", 2)] {
+            // Called last by the first program.
+            let stop: Stop = Arc::default();
+            let mut linker = Linker::<u64>::new(&engine);
+            let (plain, waits) = (Arc::clone(&stop), Arc::clone(&stop));
+            linker
+                .func(1000, "stop", move |_: &mut Caller<'_, u64>| plain.get().unwrap()())
+                .unwrap()
+                .func_async(1001, "stop_async", move |_: AsyncCaller<'_, u64>| {
+                    let stop = Arc::clone(&waits);
+                    async move { stop.get().unwrap()() }
+                })
+                .unwrap();
+            let hook = Arc::new(Hook::<Raw, u64>::sleepable(&engine, Policy::LastWins { empty: 0 }).unwrap());
+            let ends = format!("{first}\nr0 = 1\nexit");
+            let sleepable = first.ends_with("1001");
+            let ends = linker.loader().sleepable(sleepable).insns("ends", assemble(&ends).unwrap()).unwrap();
+            hook.attach(&ends).unwrap();
+            hook.attach(&linker.loader().insns("rounds", assemble(ROUNDS).unwrap()).unwrap()).unwrap();
+            let interrupter = engine.interrupter();
+            let limits = if by == 1 { RunLimits::new().interrupter(&interrupter) } else { RunLimits::new() };
+            let (of, all) = (Arc::clone(&hook), engine.clone());
+            let _ = stop.set(match by {
+                0 => Box::new(move || of.interrupt()),
+                1 => Box::new(move || interrupter.interrupt()),
+                _ => Box::new(move || all.interrupt()),
+            });
+            let result = block_on(hook.run_async_with(&mut 0, &mut [], &limits));
+            assert!(matches!(result, Err(RunError::Interrupted { .. })), "{first} {by}: {result:?}");
+            // The interruption does not end a run that begins later.
+            hook.detach(&ends).unwrap();
+            assert_eq!(block_on(hook.run_async_with(&mut 0, &mut [], &limits)).unwrap(), 42);
         }
     }
 }

@@ -7,8 +7,11 @@ mod elf;
 
 mod attacks;
 mod ends;
+mod generated;
 mod hooks;
 mod interfaces;
+mod random;
+mod yields;
 
 use bpf_runtime::{
     AsyncCaller, BpfContext, Caller, Config, Dispatcher, DispatcherError, Engine, HelperError, Hook, HookError,

@@ -47,6 +47,7 @@ fn name(symbol: Symbol) -> String {
         Extern::MapLookup(index) => format!("map_{index}_lookup"),
         Extern::Counters(_) => "counters".to_owned(),
         Extern::Sink(_) => "sink".to_owned(),
+        Extern::Spent(_) => "spent".to_owned(),
     }
 }
 

@@ -410,6 +410,9 @@ pub struct Env<'a> {
     /// targets are not kept while it sleeps. The embedder promises that, while the program sleeps, its maps, its
     /// context with all regions, and its code stay as they are, and nobody else uses the regions.
     pub sleepable: bool,
+    /// The run of a sleepable program may yield at the heads of loops ([`bpf_analysis::Facts::yields`]): it sleeps
+    /// there, as in a call with [`crate::Effect::Sleeps`]. No effect on programs that are not sleepable.
+    pub yields: bool,
     /// Whether the program returns nothing, so that r0 is not checked at its end. Has an effect only where
     /// [`ContextLayout::returns`] is `None`.
     pub void: bool,
@@ -456,6 +459,7 @@ impl<'a> Env<'a> {
             hybrid: false,
             privileged: false,
             sleepable: false,
+            yields: false,
             void: false,
             exception: None,
             limits: Limits::default(),

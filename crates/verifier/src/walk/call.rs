@@ -256,9 +256,18 @@ impl<'a> Walk<'a> {
 
     /// Handles a call of a function that may sleep. The caller has checked that no lock is held.
     pub(super) fn sleep(&mut self, func: &str) -> Res<()> {
-        let holds = self.state.owed.first().filter(|_| !planted!(SleepsOwing));
+        if let Some(why) = self.awake() {
+            return refuse(Reason::Sleeps { func: func.to_owned(), why });
+        }
+        self.state.slept(Why::Slept(self.pc), self.env);
+        Ok(())
+    }
+
+    /// Why the program may not sleep here; locks are not looked at.
+    fn awake(&self) -> Option<Awake> {
+        let holds = self.state.owed.iter().find(|o| !o.debt.outlasts_sleep()).filter(|_| !planted!(SleepsOwing));
         let inside = self.state.sections.last().filter(|_| !planted!(SleepsInSection));
-        let why = if !self.env.sleepable {
+        if !self.env.sleepable {
             Some(Awake::Program)
         } else if self.in_callback() && !planted!(CallbackSleeps) {
             Some(Awake::Callback)
@@ -266,12 +275,23 @@ impl<'a> Walk<'a> {
             Some(Awake::Section(of.section, of.at))
         } else {
             holds.map(|o| Awake::Holds(o.debt, o.at))
-        };
-        if let Some(why) = why {
-            return refuse(Reason::Sleeps { func: func.to_owned(), why });
         }
-        self.state.slept(self.pc, self.env);
-        Ok(())
+    }
+
+    /// The program arrives at the head of a loop, where its run may yield if it comes from the loop's end. It does so
+    /// at no head at which some path may not sleep.
+    ///
+    /// Claim: a run that yields at a head is in a state that the walk has put to sleep there. Proof: a run comes back
+    /// to a head only over a jump to it, and each state that arrives there passes through this function.
+    pub(super) fn at_head(&mut self) {
+        let locked = !self.state.locks.is_empty() && !planted!(YieldsLocked);
+        // Functions that are walked on their own are called by others in states that this walk does not see.
+        let alone = self.state.frames[0].subprog != 0 && !planted!(YieldsAlone);
+        let stays = locked || alone || self.awake().is_some();
+        self.notes.head(self.pc, stays);
+        if !stays && !planted!(YieldsHolding) {
+            self.state.slept(Why::Yielded(self.pc), self.env);
+        }
     }
 
     /// Releases the lock that was taken last.

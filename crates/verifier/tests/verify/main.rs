@@ -49,3 +49,4 @@ mod searches;
 mod soundness;
 mod stale;
 mod straight;
+mod yields;

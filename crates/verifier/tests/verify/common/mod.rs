@@ -230,7 +230,7 @@ pub(crate) fn globals(text: &str) -> Vec<Option<GlobalFunc>> {
 
 /// Runs `f` with the environment for a program text: `;raw` selects the raw context, otherwise xdp; `;skb` adds legacy
 /// loads to it, `;verdict` lets programs return 0 or 1 only, `;privileged` lets them show addresses, `;sleepable` lets
-/// them sleep, and adds a per-CPU array, `map[fd:19]`.
+/// them sleep, and adds a per-CPU array, `map[fd:19]`, `;yields` lets them sleep where loops begin a round.
 pub(crate) fn with_env<T>(text: &str, f: impl FnOnce(&Env<'_>) -> T) -> T {
     let returns = text.contains(";verdict").then_some((0, 1));
     let xdp =
@@ -248,6 +248,7 @@ pub(crate) fn with_env<T>(text: &str, f: impl FnOnce(&Env<'_>) -> T) -> T {
     let mut env = Env::new(&context, &helpers);
     env.privileged = text.contains(";privileged");
     env.sleepable = text.contains(";sleepable");
+    env.yields = text.contains(";yields");
     env.maps = &maps;
     env.types = &types;
     env.local_types = &[(7, 0), (8, 1), (8, 5), (9, 2), (10, 3), (11, 4)];
