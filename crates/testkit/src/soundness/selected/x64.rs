@@ -628,6 +628,8 @@ impl One<'_, '_> {
             let class = match target {
                 Extern::Imm64(_) | Extern::ArrayBase(_) | Extern::Counters(_) | Extern::Sink(_) => Class::Address,
                 Extern::Map(_) | Extern::HelperEnv(_) | Extern::HostEnv(_) => Class::Handle,
+                // Contained programs do not yield.
+                Extern::Spent(_) => return Err(Why::Relocation),
                 Extern::Helper(_) | Extern::Host(_) | Extern::MapLookup(_) => return Err(Why::Relocation),
             };
             let reg = self.whole(0)?;
