@@ -60,7 +60,7 @@ struct Term {
 }
 
 /// Most names of a sum.
-const TERMS: usize = 4;
+const TERMS: usize = 8;
 
 /// Bounds of distances from the stack pointer at entry; values further away are in no frame.
 const FAR: i64 = 1 << 40;
@@ -80,7 +80,9 @@ impl Sum {
     }
 
     fn of(name: Name, class: Class) -> Sum {
-        Sum { terms: [Some(Term { name, times: 1, class }), None, None, None], by: 0 }
+        let mut sum = Sum::ZERO;
+        sum.terms[0] = Some(Term { name, times: 1, class });
+        sum
     }
 
     fn terms(&self) -> impl Iterator<Item = Term> {

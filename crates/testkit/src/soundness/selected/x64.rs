@@ -428,12 +428,15 @@ impl One<'_, '_> {
         if !SAVED.iter().all(kept) {
             return Err(Why::Saved);
         }
-        let context = self.state.regs[RDI];
-        let is_context = context.offset_in(Class::Context) == Some(0) || context.offset_in(Class::Address) == Some(0);
-        if tail && !(self.has_run(R9) && is_context) {
+        if tail && !(self.has_run(R9) && self.passes_context()) {
             return Err(Why::Argument);
         }
         Ok(())
+    }
+
+    fn passes_context(&self) -> bool {
+        let class = if self.x64.fields.is_raw() { Class::Address } else { Class::Context };
+        self.state.regs[RDI].offset_in(class) == Some(0)
     }
 
     fn has_run(&self, reg: usize) -> bool {
@@ -452,7 +455,9 @@ impl One<'_, '_> {
                     self.next = vec![to];
                     return self.push(Value::untrusted(Name::Made(self.at, Place::Operand(0))));
                 }
-                if !self.has_run(R9) {
+                // The main program takes its first argument for the context.
+                let main = self.x64.code.entries.first().is_some_and(|main| u64::from(*main) == to);
+                if !self.has_run(R9) || main && !self.passes_context() {
                     return Err(Why::Argument);
                 }
                 Class::Untrusted
@@ -737,18 +742,20 @@ impl One<'_, '_> {
                     (None, None) => a.mixed_with(b, here).up_to(a.most.saturating_mul(b.most)),
                 }
             }
-            Mnemonic::Shl => match (self.read(0)?, immediate(insn, 1)) {
-                (value, Some(count @ 0..=62)) => value.times(1 << count, here),
-                (_, _) => Value::untrusted(here),
-            },
-            Mnemonic::Shr => match (self.read(0)?, immediate(insn, 1)) {
-                (value, Some(count @ 0..=63)) => value.mixed(here).up_to(value.most >> count),
-                (_, _) => Value::untrusted(here),
-            },
-            Mnemonic::Sar | Mnemonic::Rol => match (self.read(0)?, immediate(insn, 1)) {
-                (value, Some(_)) => value.mixed(here),
-                (_, None) => Value::untrusted(here),
-            },
+            Mnemonic::Shl | Mnemonic::Shr | Mnemonic::Sar | Mnemonic::Rol => {
+                let (value, count) = (self.read(0)?, immediate(insn, 1));
+                // The processor would take such a count modulo the width.
+                let bits = i64::try_from(8 * self.width()).unwrap_or(0);
+                if count.is_some_and(|count| !(0..bits).contains(&count)) {
+                    return Err(Why::Instruction);
+                }
+                match (insn.mnemonic(), count) {
+                    (Mnemonic::Shl, Some(count @ ..63)) => value.times(1 << count, here),
+                    (Mnemonic::Shr, Some(count)) => value.mixed(here).up_to(value.most >> count),
+                    (Mnemonic::Sar | Mnemonic::Rol, Some(_)) => value.mixed(here),
+                    (_, _) => Value::untrusted(here),
+                }
+            }
             Mnemonic::Shlx | Mnemonic::Shrx | Mnemonic::Sarx | Mnemonic::Rorx => {
                 self.read(1)?;
                 Value::untrusted(here)
