@@ -4,12 +4,16 @@
 //! spent they ask here for the next one, and the run yields before if it may: its poller is woken and polls it again. A
 //! run that may not yield here gets one tick at a time until it may.
 
+#[cfg(native)]
 use crate::abi::entry;
 use crate::abi::link::Resume;
 use crate::abi::run::Run;
+#[cfg(native)]
 use crate::call::leave;
 use crate::error::HelperError;
-use bpf_jit_code::{RunCtx, StopCode};
+#[cfg(native)]
+use bpf_jit_code::RunCtx;
+use bpf_jit_code::StopCode;
 
 /// The outcome for a run whose slice is spent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +32,7 @@ pub(crate) enum Renewed {
 ///
 /// # Safety
 /// `ctx` must be the hidden argument of the emitted code that calls, of a run on a stack of its own.
+#[cfg(native)]
 pub(crate) unsafe extern "C" fn spent(may: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
     // SAFETY: the hidden argument is the first field of this thread's run, by a pointer to all of it.
     match unsafe { renew(ctx.cast(), may != 0) } {
