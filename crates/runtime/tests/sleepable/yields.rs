@@ -34,7 +34,8 @@ fn count<F: Future + ?Sized>(mut run: Pin<Box<F>>) -> (F::Output, u64) {
             Poll::Ready(output) => return (output, pending),
             Poll::Pending => pending += 1,
         }
-        assert_eq!(woken.0.load(Ordering::Relaxed), pending);
+        // The thread of deadlines may have woken it once more.
+        assert!(woken.0.load(Ordering::Relaxed) >= pending);
     }
 }
 

