@@ -7,7 +7,7 @@
 //! at run time.
 //!
 //! Invariant: the two pointers of a pair are those of a slice that is borrowed for as long as the pair lives, or both
-//! are [`EMPTY`]. Programs cannot write them: the layout says so, and programs on contexts with regions are only loaded
+//! are `EMPTY`. Programs cannot write them: the layout says so, and programs on contexts with regions are only loaded
 //! verified.
 
 use crate::context::int::IntType;
