@@ -55,7 +55,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bpf-verifier", &["bpf-uapi", "bpf-isa", "bpf-analysis", "bpf-verifier-core"]),
     ("bpf-interp", &["bpf-uapi", "bpf-isa"]),
     ("bpf-jit-code", &[]),
-    ("bpf-debug", &["bpf-jit-code", "bpf-os"]),
+    ("bpf-debug", &["bpf-jit-code", "bpf-os", "bpf-quiesce"]),
     ("bpf-disasm", &["bpf-jit-code"]),
     ("bpf-lir", &["bpf-isa", "bpf-jit-code"]),
     ("bpf-opt", &["bpf-isa", "bpf-lir"]),

@@ -11,7 +11,8 @@ use crate::dwarf;
 use crate::frames::debug_frame;
 use crate::unit::{Unit, small};
 use bpf_jit_code::Arch;
-use bpf_os::{Begin, PerProcess};
+use bpf_quiesce::fork::Generation;
+use bpf_quiesce::{Begin, PerProcess};
 use std::mem::ManuallyDrop;
 use std::ptr;
 
@@ -97,7 +98,7 @@ fn change(_lock: &mut Locked, action: u32, entry: *mut Entry, edit: impl FnOnce(
 pub(crate) struct Announced {
     entry: *mut Entry,
     /// The process whose list has the entry.
-    process: u32,
+    process: Generation,
     image: ManuallyDrop<Box<[u8]>>,
 }
 
@@ -126,14 +127,14 @@ impl Announced {
             list.first = entry;
         };
         LIST.with(|locked| change(locked, REGISTER, entry, add));
-        Announced { entry, process: std::process::id(), image: ManuallyDrop::new(image) }
+        Announced { entry, process: Generation::current(), image: ManuallyDrop::new(image) }
     }
 }
 
 impl Drop for Announced {
     fn drop(&mut self) {
         // A forked child leaves the entries of its parent alone: its list may have them, or may have begun empty.
-        if self.process != std::process::id() {
+        if !self.process.is_current() {
             return;
         }
         let entry = self.entry;

@@ -6,8 +6,8 @@
 
 use crate::Error;
 use crate::unit::Unit;
-use bpf_os::PerProcess;
 use bpf_os::file::Bounded;
+use bpf_quiesce::PerProcess;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Write as _};

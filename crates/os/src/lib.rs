@@ -72,13 +72,10 @@ compile_error!("bpf needs a 64-bit target: programs hold addresses in 64-bit reg
 #[cfg(not(target_endian = "little"))]
 compile_error!("bpf needs a little-endian target: objects and map values are read as clang's `bpfel` has them");
 
-mod per_process;
-
 #[cfg(unix)]
 pub use std::os::fd;
 #[cfg(not(unix))]
 pub use system::fd;
 
 pub use error::{Call, Membarrier, SysError};
-pub use per_process::{Begin, PerProcess};
 pub use system::{barrier, event, file, memory, process, thread, time, wait};

@@ -33,6 +33,11 @@ impl Generation {
         Self::current_in(page())
     }
 
+    /// Returns the number of the generation, which is not 0.
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+
     fn current_in(page: Option<&AtomicU64>) -> Self {
         // Relaxed throughout: the word is compared with itself only, and no other data is published through it.
         static NEXT: AtomicU64 = AtomicU64::new(1);

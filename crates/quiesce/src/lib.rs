@@ -54,6 +54,8 @@ mod loom_tests;
 mod memory;
 #[cfg(not(loom))]
 mod owner;
+#[cfg(not(loom))]
+mod per_process;
 mod record;
 #[cfg(not(loom))]
 mod registration;
@@ -70,6 +72,8 @@ pub use finish::{Finish, Foreign, caught, drop_payload};
 pub use memory::{Held, Holder, Label, LimitBelowUse, Memory, MemoryFull, Reservation, Whose};
 #[cfg(not(loom))]
 pub use owner::{OtherDomain, Owned};
+#[cfg(not(loom))]
+pub use per_process::{Begin, PerProcess};
 #[cfg(not(loom))]
 pub use users::{SHARDS, Users, thread_number};
 

@@ -68,6 +68,26 @@ fn a_run_yields_each_time_that_a_slice_is_spent() {
     }
 }
 
+/// A slice that is spent inside a helper's calls of a callback: the run goes on, and yields at its next loop.
+#[test]
+fn callbacks_go_on_where_a_slice_is_spent() {
+    let text = "r6 = 0\nagain:\nr1 = 100\nr2 = subprog[each]\nr3 = 0\nr4 = 0\ncall 181\nr7 = r0\nr6 += 1\n\
+                if r6 != 3 goto again\nr0 = r7\nexit\neach:\nr0 = 0\nexit";
+    for engine in engines(|_| ()) {
+        let linker = Linker::<()>::new(&engine);
+        let program: Program<Raw, ()> = yielding(&linker, text);
+        for (every, yields) in [(1, 2), (10, 2), (1000, 0)] {
+            let limits = RunLimits::new().yield_every(every);
+            let (result, pending) = count(Box::pin(program.run_async_with(&mut (), &mut [], &limits)));
+            assert_eq!((result.unwrap(), pending), (100, yields), "every {every}");
+        }
+        // The budget of the whole run still ends it there.
+        let limits = RunLimits::new().yield_every(10).budget(50);
+        let (result, _) = count(Box::pin(program.run_async_with(&mut (), &mut [], &limits)));
+        assert!(matches!(result, Err(RunError::Budget { .. })), "{result:?}");
+    }
+}
+
 #[test]
 fn registers_stack_and_frames_stay() {
     for engine in engines(|_| ()) {

@@ -6,6 +6,7 @@ use crate::abi::watch::INTERRUPTED;
 use crate::call::helpers::callbacks::{CallBack, run_for_each, run_loop};
 use crate::call::helpers::dynptr::run_drain;
 use crate::call::helpers::owned::add_to_tree;
+use crate::call::spent::{Renewed, renew};
 use crate::call::{Shim, guarded, leave};
 use crate::error::HelperError;
 use bpf_jit_code::{RunCtx, StopCode};
@@ -57,27 +58,27 @@ fn shim_of<H: CallsBack>(compiled: &bpf_jit::LowerOptions) -> Shim {
     }
 }
 
-/// A call made by a helper counts like one made by the program, and can be interrupted like one.
+/// A call made by a helper counts like one made by the program, and can be interrupted like one. A run whose slice of
+/// the budget is spent gets the next one tick by tick, because it cannot yield inside a helper.
 fn count_call<K: Checked>(run: &mut Run) -> Result<(), HelperError> {
     use core::sync::atomic::Ordering;
-    let spent = K::BUDGET && {
+    if K::BUDGET {
         run.ctx.budget -= 1;
-        run.ctx.budget < 0
-    };
+        // SAFETY: the run is on this thread, in its slot, inside a call of its program.
+        if run.ctx.budget < 0 && unsafe { renew(run, false) } == Renewed::Stops {
+            return Err(HelperError::Stopped);
+        }
+    }
     // SAFETY: the run lives; other threads store to the word atomically.
     let word = unsafe { word(run) };
-    let stop = if spent {
-        StopCode::Budget
     // Relaxed: a flag that orders nothing else.
-    } else if K::INTERRUPT && word.load(Ordering::Relaxed) & INTERRUPTED != 0 {
-        StopCode::Interrupted
-    } else {
-        return Ok(());
-    };
-    run.ctx.stop_code = stop as u32;
-    run.ctx.stop_insn = u32::MAX;
-    run.ctx.stop_pc = 0;
-    Err(HelperError::Stopped)
+    if K::INTERRUPT && word.load(Ordering::Relaxed) & INTERRUPTED != 0 {
+        run.ctx.stop_code = StopCode::Interrupted as u32;
+        run.ctx.stop_insn = u32::MAX;
+        run.ctx.stop_pc = 0;
+        return Err(HelperError::Stopped);
+    }
+    Ok(())
 }
 
 /// Calls emitted code from a helper of the same run. The call counts against the budget like one that the program

@@ -9,11 +9,12 @@
 //! Invariant: no process waits for the lock of another one. The lock of a process is made by that process, or, in the
 //! process that loaded the library, with the static.
 //!
-//! The process is told by its number, which costs a system call for each use. A child with the number of a dead
-//! ancestor that used the value, and whose parents in between did not, would take the ancestor's lock for its own.
+//! Processes are told apart by their [`Generation`]. A child that shares its parent's memory (`vfork`) is of the
+//! parent's generation, and uses the parent's value.
 
+use crate::fork::Generation;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
 /// A value of which each process has its own, for a `static`. See the [module](self).
@@ -38,8 +39,8 @@ pub enum Begin<'a, T> {
 
 #[derive(Debug)]
 struct Own<T: 'static> {
-    /// The process; 0 before the first use.
-    process: AtomicU32,
+    /// The number of the process generation; 0 before the first use.
+    generation: AtomicU64,
     parent: Option<&'static Own<T>>,
     /// `None` before the first use.
     value: Mutex<Option<T>>,
@@ -48,18 +49,18 @@ struct Own<T: 'static> {
 impl<T> PerProcess<T> {
     /// Makes the static. `begin` makes the value of each process at the first use there.
     pub const fn new(begin: fn(Begin<'_, T>) -> T) -> Self {
-        let first = Own { process: AtomicU32::new(0), parent: None, value: Mutex::new(None) };
+        let first = Own { generation: AtomicU64::new(0), parent: None, value: Mutex::new(None) };
         PerProcess { first, child: AtomicPtr::new(ptr::null_mut()), begin }
     }
 
     /// Calls `work` with the value of the calling process, under its lock. A lock that a panic poisoned is used as it
     /// is.
     pub fn with<R>(&'static self, work: impl FnOnce(&mut T) -> R) -> R {
-        self.with_in(std::process::id(), work)
+        self.with_in(Generation::current().number(), work)
     }
 
-    fn with_in<R>(&'static self, process: u32, work: impl FnOnce(&mut T) -> R) -> R {
-        let own = self.own(process);
+    fn with_in<R>(&'static self, generation: u64, work: impl FnOnce(&mut T) -> R) -> R {
+        let own = self.own(generation);
         let mut value = own.value.lock().unwrap_or_else(PoisonError::into_inner);
         let value = value.get_or_insert_with(|| {
             let Some(parent) = own.parent else { return (self.begin)(Begin::First) };
@@ -76,20 +77,20 @@ impl<T> PerProcess<T> {
     }
 
     /// The value's place in this process.
-    fn own(&'static self, process: u32) -> &'static Own<T> {
+    fn own(&'static self, generation: u64) -> &'static Own<T> {
         loop {
             // Acquire: pairs with the exchange below, so that the contents of a child's place are seen.
             let child = self.child.load(Ordering::Acquire);
             // SAFETY: null or made by `Box::leak` below, and never freed.
             let last = unsafe { child.as_ref() }.unwrap_or(&self.first);
-            // Relaxed: the number publishes nothing. Only the static's own place has 0, and its first user's process
+            // Relaxed: the number publishes nothing. Only the static's own place has 0, and its first user's generation
             // takes it.
-            match last.process.compare_exchange(0, process, Ordering::Relaxed, Ordering::Relaxed) {
+            match last.generation.compare_exchange(0, generation, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return last,
-                Err(owner) if owner == process => return last,
+                Err(owner) if owner == generation => return last,
                 Err(_) => {}
             }
-            let made = Own { process: AtomicU32::new(process), parent: Some(last), value: Mutex::new(None) };
+            let made = Own { generation: AtomicU64::new(generation), parent: Some(last), value: Mutex::new(None) };
             let made = Box::leak(Box::new(made));
             // Release: pairs with the load above. If another thread was first, its place is found in the next round,
             // and this one is lost.
