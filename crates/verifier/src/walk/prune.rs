@@ -38,7 +38,7 @@ use bpf_isa::{Callee, Insn, InsnIdx, Program, Reg};
 
 use super::linear::Form;
 use super::memory::{List, Memory, SPARE, Short, Size};
-use super::trail::{Demand, Ending, Needed, RoundReads, forget_unneeded};
+use super::trail::{ByName, Demand, Ending, Needed, RoundReads, forget_unneeded};
 use super::{Res, Walk, refuse, shrink};
 use crate::error::Reason;
 use crate::faults::planted;
@@ -875,7 +875,8 @@ impl Pruner {
         if !self.seen {
             kept.state.seen.clear();
         }
-        if forget_unneeded(&mut kept.state, &self.needed[first..], self.sums.then(|| self.names.list())) {
+        let by_name = ByName { sums: self.sums, numbers: self.numbers };
+        if forget_unneeded(&mut kept.state, &self.needed[first..], by_name, self.names.list()) {
             forget_ids(&mut kept.state, &mut self.names, self.sums, &[]);
         }
         memory.remove(kept.size);

@@ -323,6 +323,9 @@ fn each_fault_is_found() {
             .into(),
         // The second mask has none of the first one's bits.
         Fault::MasksAlike => MASKED.replace(";raw", "").replace("r4 &= 15", "r4 &= 0xf0").replace("&= 0xff", "&= 15"),
+        Fault::NamesakesForgotten => {
+            NAMESAKE.replace(";raw", "").replace("r1 + 8)", "r1 + 24)").replace("r2 < 16", "r2 < 32")
+        }
         Fault::PairsHaveOne => counted().replace(";raw", "").replace("r2 < 33", "r2 < 17"),
         other => panic!("{other:?} is none of these"),
     };
@@ -330,7 +333,11 @@ fn each_fault_is_found() {
         let program = assemble(&wrong(fault)).expect("instructions");
         let program = Program::new(program).expect("valid");
         let check = || Oracle::new(false).check(&program, 400, &mut Choices::from_seed(1));
-        assert!(matches!(check(), Outcome::Refused(_)), "{fault:?} without it");
+        match check() {
+            Outcome::Refused(_) => {}
+            Outcome::Violation(v) => panic!("{fault:?} without it: {v:?}"),
+            Outcome::Ran(n) => panic!("{fault:?} without it: ran {n}"),
+        }
         plant(Some(fault));
         let planted = check();
         plant(None);
@@ -340,6 +347,38 @@ fn each_fault_is_found() {
             Outcome::Ran(n) => panic!("{fault:?}: ran {n}"),
         }
     }
+}
+
+/// One path knows a bit of a number by a spill that nothing reads; the other path has no spill, and the bit set.
+const NAMESAKE: &str = ";raw
+    if r2 < 16 goto out
+    r3 = *(u32 *)(r1 + 0)
+    if r3 > 0x40000000 goto out
+    r5 = r3
+    r5 <<= 4
+    if r5 & 0x80 goto k
+    r5 >>= 4
+    *(u64 *)(r10 - 8) = r5
+    k: r4 = r3
+    r4 &= 7
+    r3 &= 15
+    r1 += r3
+    r0 = *(u8 *)(r1 + 8)
+    out: r0 = 0
+    exit";
+
+/// Facts that a path reads by the name of a number, from a place that it does not read, hold of that path alone.
+#[test]
+fn a_namesake_that_is_not_read_is_known_on_its_path_only() {
+    refused(NAMESAKE);
+    refused(&NAMESAKE.replace("*(u64 *)(r10 - 8) = r5", "r9 = r5"));
+    accepted(&NAMESAKE.replace("r1 + 8)", "r1 + 0)"));
+    // The bit is clear on both paths.
+    accepted(&NAMESAKE.replace("goto k", "goto out"));
+    // By the comparison of a mask with zero.
+    let compared = NAMESAKE.replace("r4 &= 7", "r4 &= 0x20000000\nif r4 != 0 goto out");
+    refused(&compared);
+    refused(&compared.replace("*(u64 *)(r10 - 8) = r5", "r9 = r5"));
 }
 
 /// ORs a number with another one that a comparison has shown to be a constant; the two have a bit in common.
