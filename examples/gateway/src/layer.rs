@@ -86,6 +86,8 @@ async fn refusal(gateway: &Gateway, request: &Parts) -> Option<(StatusCode, Stri
         Decision::Pass => None,
         Decision::Answer(status) => {
             let status = u16::try_from(status).ok().and_then(|status| StatusCode::from_u16(status).ok());
+            // An informational status would not be the answer, but announce one.
+            let status = status.filter(|status| !status.is_informational());
             let status = status.unwrap_or(StatusCode::FORBIDDEN);
             Some((status, format!("{status}, says the plug-in of `{}`\n", tenant.name())))
         }

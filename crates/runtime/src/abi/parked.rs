@@ -68,11 +68,14 @@ impl Parked {
 
     /// Keeps the waker of a run that waits. Returns whether the run was asked to end.
     pub(super) fn park(&self, waker: &Waker) -> bool {
-        let mut kept = self.waker();
-        let known = kept.as_ref().is_some_and(|kept| kept.will_wake(waker));
-        let before = if known { None } else { kept.replace(waker.clone()) };
-        drop(kept);
-        drop(before);
+        let known = self.waker().as_ref().is_some_and(|kept| kept.will_wake(waker));
+        if !known {
+            // `clone` is code of others, and runs without the lock, like `drop`. A waker that is taken meanwhile is the
+            // one before, and its mark is seen below.
+            let new = waker.clone();
+            let before = self.waker().replace(new);
+            drop(before);
+        }
         self.is_asked()
     }
 

@@ -878,7 +878,12 @@ unsafe impl Context for HostContext {
             data.write(offset, &ends[0].to_ne_bytes());
             data.write(offset + 8, &ends[1].to_ne_bytes());
         }
-        let (context, none) = (data.words.as_mut_ptr().cast(), core::ptr::null_mut());
+        // A struct without fields has no memory, and its vector's pointer is dangling.
+        let context = match data.size {
+            0 => core::ptr::without_provenance_mut(EMPTY),
+            _ => data.words.as_mut_ptr().cast(),
+        };
+        let none = core::ptr::null_mut();
         Parts { context, context_len: data.size, packet: none, packet_len: 0, memory: none, memory_len: 0 }
     }
 }

@@ -285,7 +285,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// `bpf_rcu_read_lock` and `bpf_rcu_read_unlock`, or in a callback. [`OptLevel::Tiered`] compiles it as
     /// [`OptLevel::Speed`] does.
     pub fn sleepable(mut self, sleepable: bool) -> Self {
-        self.how.sleepable = sleepable;
+        self.how.sleepable = sleepable || self.how.yields;
         self
     }
 

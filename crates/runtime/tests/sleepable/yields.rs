@@ -10,7 +10,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -85,6 +85,32 @@ fn callbacks_go_on_where_a_slice_is_spent() {
         let limits = RunLimits::new().yield_every(10).budget(50);
         let (result, _) = count(Box::pin(program.run_async_with(&mut (), &mut [], &limits)));
         assert!(matches!(result, Err(RunError::Budget { .. })), "{result:?}");
+    }
+}
+
+/// A waker is cloned while no lock is held: its clone may ask all runs to end.
+#[test]
+fn a_waker_may_interrupt_while_it_is_cloned() {
+    unsafe fn clone(data: *const ()) -> RawWaker {
+        // SAFETY: the engine of the test, which lives longer than its wakers.
+        unsafe { &*data.cast::<Engine>() }.interrupt();
+        RawWaker::new(data, &TABLE)
+    }
+    unsafe fn nothing(_: *const ()) {}
+    static TABLE: RawWakerVTable = RawWakerVTable::new(clone, nothing, nothing, nothing);
+    for engine in engines(|config| config.interruptible = true) {
+        let linker = waits(&engine);
+        let program = load(&linker, ONCE);
+        let (mut host, mut data) = (Default::default(), []);
+        let mut run = Box::pin(program.run_async(&mut host, &mut data));
+        // SAFETY: the functions of the table do as a waker's must, and the engine is there until the end of the round.
+        let waker = unsafe { Waker::from_raw(RawWaker::new((&raw const engine).cast(), &TABLE)) };
+        let mut ends = (0..3).filter_map(|_| match run.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(result) => Some(result),
+            Poll::Pending => None,
+        });
+        let result = ends.next().expect("the run ends");
+        assert!(matches!(result, Err(RunError::Interrupted { .. })), "{result:?}");
     }
 }
 
