@@ -336,7 +336,8 @@ mod with {
         MaskTakesLess,
         /// The results of two masks of one number are each taken to be at most the other, whatever bits the masks have.
         MasksAlike,
-        /// A kept state forgets a spill that is not read, although its bits were taken for those of a number of its name.
+        /// A kept state forgets a spill that is not read, although its bits were taken for those of a number of its
+        /// name.
         NamesakesForgotten,
         /// A number whose low bits are set is taken to be one less.
         LowBitsLess,

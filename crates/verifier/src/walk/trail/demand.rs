@@ -373,9 +373,9 @@ fn related_names(state: &State, names: &mut Vec<u32>) {
     state.room.iter().for_each(|f| names.extend([f.id, f.hi]));
 }
 
-/// Names under which a value that is not needed says more of its number than each needed value of that name: rules that
-/// look for the bounds of a name (`State::range_of`, `State::bounds_of`) may have read the value, and the trail does not
-/// mark such reads.
+/// Names under which a value that is not needed says more of its number than each needed value of that name. Rules
+/// that look for the bounds of a name (`State::range_of`, `State::bounds_of`) may have read the value, and the trail
+/// does not mark such reads.
 fn names_that_say_more(state: &State, needed: &[Needed], names: &mut Vec<u32>) {
     // The numbers with a name, each with whether it is needed.
     let numbers = || {
@@ -421,8 +421,8 @@ pub(in crate::walk) struct ByName {
 }
 
 /// Forgets everything in a state that is not needed, so that it covers all states that differ only there. Returns
-/// whether a value was forgotten. `needed`: the demand by frame; missing frames need nothing. Numbers that may have been
-/// read by their names stay. `names` is an empty list.
+/// whether a value was forgotten. `needed`: the demand by frame; missing frames need nothing. Numbers that may have
+/// been read by their names stay. `names` is an empty list.
 pub(in crate::walk) fn forget_unneeded(
     state: &mut State,
     needed: &[Needed],
