@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 /// Options that name a target of cargo, and the folder that its file is in.
 const TARGETS: [(&str, &str); 3] = [("--bench", "benches"), ("--example", "examples"), ("--bin", "bin")];
 
-/// Examples whose folder is a package of its own, and those of crates: the names that are no file.
+/// Reports commands in documents that neither this program nor cargo has.
 pub(crate) fn check() -> anyhow::Result<Vec<String>> {
     let root = shell::root();
     let targets = targets(&root)?;

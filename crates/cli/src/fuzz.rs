@@ -270,7 +270,8 @@ impl Fuzzer<'_> {
         }
     }
 
-    /// Smaller inputs, the smallest first.
+    /// Returns inputs with one change each: a run, a result of a function or bytes of a field removed (large pieces
+    /// first), or a number cleared or halved.
     fn candidates(&self, input: &Input) -> Vec<Input> {
         let mut smaller = Vec::new();
         let mut add = |change: &dyn Fn(&mut Input)| {

@@ -755,7 +755,7 @@ pub enum RunError {
         max: usize,
     },
     /// The context, or memory that it leads to, begins at an address so low that a pointer in front of it would wrap
-    /// round. Only a host that maps memory at a chosen address below 64 KiB has such memory.
+    /// round. Only a host that maps memory at or below 64 KiB itself has such memory.
     #[error("the context's memory begins at address {address:#x}; addresses below {least:#x} are not possible")]
     LowAddress {
         /// The address.

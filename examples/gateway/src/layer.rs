@@ -1,4 +1,5 @@
-//! The gateway as a layer of a service: axum's routers, hyper's and tonic's servers take it as it is.
+//! The gateway as a layer of a service whose response body can be made from a `String`, such as axum's `Body` and
+//! `http_body_util::Full`.
 
 use crate::{Decision, Gateway};
 use hyper::http::request::Parts;

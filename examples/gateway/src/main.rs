@@ -106,16 +106,11 @@ fn watch(operator: SocketAddr, tenant: &str, source: &Path) -> anyhow::Result<()
 fn compile(source: &Path) -> anyhow::Result<Vec<u8>> {
     let clang = std::env::var_os("CLANG").unwrap_or_else(|| "clang".into());
     let mut command = Command::new(&clang);
-    command.args([
-        "-O2",
-        "-g",
-        "-Wall",
-        "-mcpu=v3",
-        "-target",
-        "bpf",
-        "-D__x86_64__",
-        "-I/usr/include/x86_64-linux-gnu",
-    ]);
+    command.args(["-O2", "-g", "-Wall", "-mcpu=v3", "-target", "bpf"]);
+    command.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
+    if cfg!(target_arch = "x86_64") {
+        command.arg("-D__x86_64__");
+    }
     let built = command.args(["-c", "-o", "-"]).arg(source).output();
     let built = built.with_context(|| format!("{} (set CLANG to another name of clang)", clang.display()))?;
     ensure!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr).trim_end());

@@ -281,9 +281,9 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     ///
     /// A sleepable program makes no tail calls. Across a call that may sleep it keeps its stack, its context, and
     /// values of arrays; elements of other maps, values of per-CPU maps, inner maps and whatever else may be freed must
-    /// be looked up again. It may not sleep with a lock, a record, a reference or an iterator, between
-    /// `bpf_rcu_read_lock` and `bpf_rcu_read_unlock`, or in a callback. [`OptLevel::Tiered`] compiles it as
-    /// [`OptLevel::Speed`] does.
+    /// be looked up again. It may not sleep with a lock, a record, a reference or an iterator over bits, between
+    /// `bpf_rcu_read_lock` and `bpf_rcu_read_unlock`, or in a callback. An iterator over numbers (`bpf_for`) stays.
+    /// [`OptLevel::Tiered`] compiles it as [`OptLevel::Speed`] does.
     pub fn sleepable(mut self, sleepable: bool) -> Self {
         self.how.sleepable = sleepable || self.how.yields;
         self
