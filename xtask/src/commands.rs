@@ -1,4 +1,4 @@
-//! Commands of cargo that documents name can be typed.
+//! Checks that commands of cargo that documents name can be typed.
 //!
 //! Problem: a figure or a test that is reached by a command is lost when the command's name changes. Approach: in
 //! blocks of shell and in the text of every document, `cargo xtask NAME` names a command of this program, and `--bench

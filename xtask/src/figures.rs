@@ -1,4 +1,4 @@
-//! Tables of figures in the book say when, where and by which command they were measured.
+//! Checks that tables of figures in the book say when, where and by which command they were measured.
 //!
 //! Problem: a figure without a date, a machine and a command can neither be repeated nor be known to be old. Approach:
 //! a table whose cells are mostly measured numbers, as Markdown or as a block of text, has all three in its section

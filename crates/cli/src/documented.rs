@@ -1,4 +1,4 @@
-//! The commands that the book shows are ones that this program takes.
+//! Checks that this program accepts the commands that the book shows.
 //!
 //! Problem: an option that is renamed leaves a document behind that nobody can follow. Approach: each line of a block
 //! of shell in the book, in which `bpf` is called, is parsed as the program parses its arguments. In the text of a page

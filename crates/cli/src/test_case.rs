@@ -552,7 +552,7 @@ pub(crate) fn entries(maps: &Entries) -> Result<Vec<fill::Value>> {
     Ok(values)
 }
 
-/// A result as a number: the signed one, if the program returned a negative `int` or `long`.
+/// Formats a result as a signed number: of 32 bits if it is a negative `int`, else of 64.
 pub(crate) fn shown_verdict(result: u64) -> String {
     match u32::try_from(result) {
         Ok(low) if low.cast_signed() < 0 => low.cast_signed().to_string(),

@@ -173,7 +173,7 @@ pub enum EnterError {
     Forked,
     /// The caller is a signal handler that interrupted its thread while that thread was registering, was waiting for
     /// a slot or for a grace period, or was waking a waiting thread. Handlers are refused in no other place.
-    #[error("a signal handler interrupted its thread while that took or gave up its execution slot, or waited")]
+    #[error("the caller is a signal handler, and its thread was taking or giving up an execution slot, or waiting")]
     Signal,
     /// The calling thread is running its thread-local destructors.
     #[error("the thread is exiting")]

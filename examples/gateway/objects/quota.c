@@ -47,7 +47,7 @@ int on_request(struct request *request)
 	/* After the lookup: an element of a hash may be gone when a run has waited. */
 	count = bpf_map_lookup_elem(&used, key);
 	if (!count) {
-		/* Another run may be as far: then its element stays. */
+		/* If another run has inserted the key meanwhile, BPF_NOEXIST keeps that run's element. */
 		bpf_map_update_elem(&used, key, &none, BPF_NOEXIST);
 		count = bpf_map_lookup_elem(&used, key);
 	}

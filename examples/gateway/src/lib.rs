@@ -341,7 +341,7 @@ impl Gateway {
         let mut request = Request::new(method, path, key)?;
         let mut visit = Visit { store: self.store.clone(), patience: tenant.terms.patience };
         let mut limits = RunLimits::new();
-        // No thread for deadlines can be started: the budget and the timeouts of lookups hold all the same.
+        // Without a thread for deadlines, the budget and the timeouts of lookups still bound the run.
         if let Ok(deadline) = self.engine.deadline_in(tenant.terms.deadline) {
             limits = limits.deadline(deadline);
         }

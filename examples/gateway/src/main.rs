@@ -44,7 +44,7 @@ enum Action {
 
 /// Keys of the server in this process, with the requests that each allows.
 const KEYS: [(&str, u64); 2] = [("alice", 3), ("bob", 1000)];
-/// The key that is answered after any patience.
+/// A key whose reply takes 10 s, longer than every tenant's `patience`.
 const SLOW: &str = "slow";
 
 fn main() -> anyhow::Result<()> {
@@ -95,7 +95,7 @@ fn watch(operator: SocketAddr, tenant: &str, source: &Path) -> anyhow::Result<()
             seen = Some(saved);
             match compile(source).and_then(|object| put(operator, tenant, &object)) {
                 Ok(answer) => println!("{}", answer.trim_end()),
-                // To be mended and saved again.
+                // The author mends the source and saves it again.
                 Err(error) => println!("{error:#}"),
             }
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Programs that use constants as indices: of one value, and of any.
+ * Programs that use constants as indices, verified for the object's value, and for every value.
  * mcpu: v3 (rebuild with `cargo xtask objects`)
  */
 #include <linux/bpf.h>
