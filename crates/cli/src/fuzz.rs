@@ -8,7 +8,8 @@
 //! A finding is a run that ends with an error which no case expects, or a verdict that the file's `[fuzz]` does not
 //! list. It is made smaller while the program still fails at the same place, and printed as a case for the test file.
 //!
-//! Invariant: equal seeds and numbers of runs give equal inputs. Only the number of runs depends on the time.
+//! Invariant: a search with equal seed, cases and program tries equal inputs in equal order. The time decides only how
+//! many.
 
 use crate::fill;
 use crate::load::NoHost;
@@ -26,6 +27,7 @@ use toml::Value;
 /// The conditions that end the search.
 pub(crate) struct Limit {
     pub(crate) time: Duration,
+    /// The number of inputs to try, whatever the time.
     pub(crate) runs: Option<u64>,
     pub(crate) seed: u64,
 }
@@ -55,7 +57,7 @@ pub(crate) struct Found {
     pub(crate) finding: Option<(String, String)>,
 }
 
-/// The end of an input: where, so that a smaller input can be compared, and the message.
+/// A failed run: its place, by which a smaller input is recognised as the same failure, and its message.
 struct Failure {
     place: String,
     text: String,
@@ -216,7 +218,7 @@ impl Fuzzer<'_> {
                 .iter()
                 .any(|run| run.get_ref().error.as_ref().is_some_and(|part| text.contains(part.as_str())))
         };
-        // A failure that a case gives to a function of the host is the case's.
+        // An error that the case itself lets a host function return is expected.
         let given =
             case.functions.values().flatten().any(|value| value.as_str().is_some_and(|error| text.contains(error)));
         (!given && !self.tests.iter().any(expected)).then(|| Failure { place: text.clone(), text })

@@ -106,7 +106,7 @@ pub(crate) struct Mocks {
 }
 
 impl Mocks {
-    /// Begins a case. Functions in `numbers` return these, whatever the case says.
+    /// Begins a case. Each function in `numbers` returns its number there, in place of the case's results.
     pub(crate) fn begin(&mut self, test: &Test<'_>, numbers: &BTreeMap<String, u64>) -> Result<()> {
         let case = test.case;
         let mut results = BTreeMap::new();
@@ -159,7 +159,7 @@ pub(crate) struct Test<'t> {
 }
 
 pub(crate) fn lock(mocks: &Mutex<Mocks>) -> MutexGuard<'_, Mocks> {
-    // A poisoned lock is that of a function that panicked, which ended its run.
+    // Poison comes from a mocked function that panicked; the panic has ended its run.
     mocks.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -167,7 +167,7 @@ impl Test<'_> {
     /// Runs the case, and returns what was not as expected.
     pub(crate) fn run(&self, covered: &mut Covered) -> Result<Vec<String>> {
         let case = self.case;
-        ensure!(!case.run.is_empty(), "it has no `[[case.run]]`");
+        ensure!(!case.run.is_empty(), "the case has no runs: add `run = [{{ … }}]`");
         let mocks = Arc::new(Mutex::new(Mocks::default()));
         let linker = self.linker(&mocks)?;
         lock(&mocks).begin(self, &BTreeMap::new())?;
@@ -224,16 +224,16 @@ impl Test<'_> {
             }
         })?;
         let own: BTreeSet<u32> = self.host.functions.iter().filter_map(|function| function.id).collect();
-        // A helper that the host removed or replaced is the host's.
-        let replaced = |(id, name): (u32, &str)| {
+        // Only shipped helpers are mocked: not ids and names that the host registered, nor ids that it removed.
+        let shipped = |(id, name): (u32, &str)| {
             !own.contains(&id) && !known.contains(name) && !self.host.removed_helpers.contains(&id)
         };
-        for (id, name, tick) in CLOCKS.into_iter().filter(|(id, name, _)| replaced((*id, *name))) {
+        for (id, name, tick) in CLOCKS.into_iter().filter(|(id, name, _)| shipped((*id, *name))) {
             let mocks = Arc::clone(mocks);
             let time = move |_: &mut Caller<'_, NoHost>| -> u64 { lock(&mocks).time / tick };
             linker.remove_helper(id).func(id, name, time)?;
         }
-        if replaced(RANDOM) {
+        if shipped(RANDOM) {
             let mocks = Arc::clone(mocks);
             let draw = move |_: &mut Caller<'_, NoHost>| -> u64 {
                 let mut mocks = lock(&mocks);
@@ -258,7 +258,7 @@ impl Test<'_> {
             let bytes = field_bytes(&context, name, value)?;
             ensure!(context.set(name, &bytes), "the context's field `{name}` cannot hold {value}");
         }
-        // Before the run, so that a test file is wrong whatever the plug-in does.
+        // Checked before the run, so that a mistake in the test file is reported whatever the plug-in does.
         let mut after = Vec::new();
         for (name, value) in &run.after {
             after.push((name, field_bytes(&context, name, value)?));

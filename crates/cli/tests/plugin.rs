@@ -326,7 +326,7 @@ fn wrong_test_files_are_told_where() {
         ("[[case]]\nname = \"a\"\nverdict = 1", &["line 6", "unknown field `verdict`"]),
         ("[[case]\n", &["line 4"]),
         ("", &["there is no case"]),
-        ("[[case]]\nname = \"a\"", &["line 4: case `a`", "it has no `[[case.run]]`"]),
+        ("[[case]]\nname = \"a\"", &["line 4: case `a`", "the case has no runs: add `run = [{ … }]`"]),
         ("[[case]]\nname = \"a\"\nprogram = \"b\"\nrun = [{}]", &["line 4: case `a`", "`b`", "limit, home"]),
         (
             "[[case]]\nname = \"a\"\nrun = [{ context = { clint = 1 } }]",

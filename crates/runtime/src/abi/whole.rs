@@ -1,10 +1,10 @@
-//! How a run of several programs is ended between two of them.
+//! Ends a run of several programs (an async run of a hook) between two of its programs.
 //!
-//! Problem: threads that end runs mark the words of runs in progress ([`crate::abi::watch`]). A run of a hook that may
-//! wait is a run of its own for each program, and between two of them there is no word; a mark that comes after a
-//! program's last check goes with its word. Approach: a hook, an interrupter and the engine each count how often they
-//! have ended runs, before they mark words. A run of several programs notes the counts when it begins. Each of its
-//! programs compares them when its own word is stored, and ends if one has changed.
+//! Problem: threads that end runs mark the words of runs in progress ([`crate::abi::watch`]). In a hook that may wait,
+//! each program has a run and a word of its own. A mark is lost if it comes between two programs, where there is no
+//! word, or after a program's last check, because the word ends with the program. Approach: a hook, an interrupter and
+//! the engine each count how often they have ended runs, before they mark words. A run of several programs notes the
+//! counts when it begins. Each of its programs compares them when its own word is stored, and ends if one has changed.
 //!
 //! Invariant: a program of such a run has stored its word before it compares, and a thread that ends runs has counted
 //! before it looks at words, with a fence between the two on either side: so one of them sees the other.
@@ -30,14 +30,14 @@ impl Ends {
     }
 }
 
-/// A run of several programs: the counts by which it may be ended, as they were when it began.
+/// A run of several programs: the counts of its hook, its engine and its interrupter when the run began.
 #[derive(Debug)]
 pub(crate) struct Whole([Option<(Ends, u64)>; 3]);
 
 impl Whole {
     /// A run that begins now.
     pub(crate) fn begin(by: [Option<&Ends>; 3]) -> Whole {
-        // Relaxed: an end that comes at this time is before the run or in it.
+        // Relaxed: an interruption at this moment may count as before the run or as during it; both are correct.
         Whole(by.map(|ends| ends.map(|ends| (ends.clone(), ends.0.load(Ordering::Relaxed)))))
     }
 

@@ -1,8 +1,8 @@
 //! The end of the budget of a program that yields.
 //!
-//! Emitted code and the interpreter count ticks (taken back-edges and calls) against a slice of the budget. When it is
-//! spent they ask here for the next one, and the run yields before if it may: its poller is woken and polls it again. A
-//! run that may not yield here gets one tick at a time until it may.
+//! Emitted code and the interpreter count ticks (taken back-edges and calls) against a slice of the budget. When the
+//! slice is spent they call [`renew`]. Where the run may yield, it yields (its poller is woken) and gets the next slice
+//! when it is polled. Elsewhere it gets one tick at a time until it reaches a place where it may yield.
 
 #[cfg(native)]
 use crate::abi::entry;
@@ -84,7 +84,7 @@ unsafe fn yield_now(run: *mut Run) -> Resume {
     match unsafe { Run::link(run) } {
         // SAFETY: the caller's contract.
         Some(link) => unsafe { link.give_way() },
-        // Only sleepable programs yield, whose runs have one.
+        // Only runs of sleepable programs yield, and each of these has a link.
         None => Resume::Go,
     }
 }
@@ -100,7 +100,8 @@ fn give_up(run: &mut Run) -> Renewed {
 }
 
 impl Run {
-    /// Gives the run the next part of its budget, at most so many ticks, and takes the tick that it has no budget for.
+    /// Moves the next slice, at most `most` ticks, from the rest of the budget to the counter, less the tick that found
+    /// the counter empty.
     #[inline(never)]
     fn next_slice(&mut self, most: i64) {
         let ticks = self.slice.min(most).min(self.left);
