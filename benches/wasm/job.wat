@@ -1,4 +1,5 @@
-;; The job of docs/book/explanation/comparison.md: filter a record, call the host twice, count in a map. job.c is the same.
+;; The job of docs/book/explanation/comparison.md: filter a record, call the host twice, count in a map. job.c is the
+;; eBPF version.
 ;;
 ;; The host writes the record to address 0; the map is 256 counters of eight bytes from address 1024 on.
 (module
