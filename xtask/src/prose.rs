@@ -16,8 +16,8 @@
 //! Questions are exempt, and the sentences in [`EXCEPTIONS`]. Folders that were written before the rule have a bound in
 //! [`REMAINING`], which may only fall. A second table bounds the lines of documents.
 //!
-//! Comments of Rust are read wherever they stand, comments of C where they begin a line. Help texts of the command are
-//! doc comments or string literals, and read as such.
+//! Comments of Rust are read wherever they stand, comments of C and of the text files of tests ([`MARKERS`]) where they
+//! begin a line. Help texts of the command are doc comments or string literals, and read as such.
 
 use crate::{links::documents, shell};
 use std::{
@@ -105,6 +105,10 @@ const EXCEPTIONS: [(&str, &str); 2] = [
     ("xtask/src/prose.rs", ""),
 ];
 
+/// Kinds of text files of tests, by extension, and the marker that begins a line of comment in them.
+const MARKERS: [(&str, char); 6] =
+    [("bpf", ';'), ("lir", ';'), ("wat", ';'), ("supp", '#'), ("tsv", '#'), ("txt", '#')];
+
 /// Folders and documents with sentences from before the rule, and how many each may have. All others have none.
 const REMAINING: [(&str, usize); 0] = [];
 
@@ -134,10 +138,16 @@ pub(crate) fn check() -> anyhow::Result<Vec<String>> {
             note(&mut found, &name, Kind::Error, &messages(&text));
             note(&mut found, &name, Kind::Literal, &literals(&text));
         }
-        for path in files_of_c(&root.join(folder))? {
+        for path in other_files(&root.join(folder))? {
+            let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+            let marker = MARKERS.iter().find(|(kind, _)| *kind == extension).map(|(_, marker)| *marker);
+            if marker.is_none() && !matches!(extension, "c" | "h") {
+                continue;
+            }
             let text = fs::read_to_string(&path)?;
             let name = path.strip_prefix(&root).unwrap_or(&path).display().to_string();
-            note(&mut found, &name, Kind::Comment, &comments_of_c(&text));
+            let blocks = marker.map_or_else(|| comments_of_c(&text), |marker| marked_comments(&text, marker));
+            note(&mut found, &name, Kind::Comment, &blocks);
         }
     }
     for path in documents(&root)? {
@@ -319,8 +329,8 @@ fn end_of_literal(before: &str, literal: &str) -> usize {
     end.unwrap_or(literal.len())
 }
 
-/// C sources and headers under a folder: programs of tests, examples and benches.
-fn files_of_c(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+/// All files under a folder, except those that a build has made.
+fn other_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let (mut found, mut folders) = (Vec::new(), vec![folder.to_path_buf()]);
     while let Some(next) = folders.pop() {
         if next.ends_with("target") {
@@ -330,13 +340,27 @@ fn files_of_c(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
             let path = entry?.path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "c" || extension == "h") {
+            } else {
                 found.push(path);
             }
         }
     }
     found.sort();
     Ok(found)
+}
+
+/// The paragraphs of the lines of a file that begin with a marker, each with the number of its first line. A marker
+/// without a space behind it is part of an instruction to the test (`;raw`).
+fn marked_comments(text: &str, marker: char) -> Vec<(usize, String)> {
+    let mut blocks = Blocks::default();
+    for (number, line) in (1..).zip(text.lines()) {
+        let comment = line.trim_start().strip_prefix(marker).map(|comment| comment.trim_start_matches(marker));
+        match comment.filter(|comment| comment.is_empty() || comment.starts_with(' ')) {
+            Some(comment) => blocks.line(number, comment),
+            None => blocks.end(),
+        }
+    }
+    blocks.finish()
 }
 
 /// The paragraphs of the comments of a C source that begin a line, each with the number of its first line.
@@ -459,6 +483,16 @@ mod tests {
     fn sentences_without_a_subject_are_found_in_c() {
         let text = "/*\n * A file.\n *\n * What it does.\n */\nint f(void); /* So is this. */\n\t// All that is.\n/* Nor that. */\n";
         assert_eq!(found(Kind::Comment, &comments_of_c(text)), [4, 7, 8]);
+    }
+
+    #[test]
+    fn sentences_without_a_subject_are_found_in_files_of_tests() {
+        let text = "; A loop.\n; What nobody reads goes.\nfunc 0 {\n    v0 = mov.64 1\n}\n;raw\n-- dead\n; 4 times\n\n\
+                    ; The same where\n; v1 comes last.\n";
+        assert_eq!(found(Kind::Comment, &marked_comments(text, ';')), [1, 10]);
+        let text = "# Calls.\n#[what]\n== a name\n# Calls of what was passed.\n;; What is no comment here.\n";
+        assert_eq!(found(Kind::Comment, &marked_comments(text, '#')), [4]);
+        assert_eq!(found(Kind::Comment, &marked_comments(";; So is this.\n", ';')), [1]);
     }
 
     #[test]
