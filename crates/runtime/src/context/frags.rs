@@ -13,7 +13,7 @@
 //! `bpf_xdp_pull_data` in `net/core/filter.c` (Linux 6.18).
 
 use crate::context::packet::{Xdp, XdpBuff};
-use crate::context::{Context, ContextLayout, Parts};
+use crate::context::{Context, ContextLayout, Parts, is_low};
 use bpf_object::CoreType;
 use core::marker::PhantomData;
 use std::sync::LazyLock;
@@ -67,6 +67,8 @@ pub struct XdpFragsBuff<'p> {
     pub first: XdpBuff<'p>,
     frags: *mut XdpFrag<'p>,
     count: usize,
+    /// Where a piece begins that no run may have ([`Parts::check`]); null if there is none.
+    low: *mut u8,
     pieces: PhantomData<&'p mut [XdpFrag<'p>]>,
 }
 
@@ -81,11 +83,15 @@ pub(crate) enum Range {
 
 impl<'p> XdpFragsBuff<'p> {
     /// Makes a packet of these pieces. The host keeps the pieces: programs may shorten and empty them, and the host
-    /// reads the resulting packet from them, or from this value.
+    /// reads the resulting packet from them, or from this value. A run on pieces at or below 64 KiB is refused
+    /// ([`RunError::LowAddress`](crate::RunError::LowAddress)).
     pub fn new(first: XdpBuff<'p>, frags: &'p mut [XdpFrag<'_>]) -> Self {
         let count = frags.len();
+        // A piece without bytes is wherever its slice was cut off, and nothing points into it.
+        let low = frags.iter().find(|frag| frag.len + frag.room > 0 && is_low(frag.start));
+        let low = low.map_or(core::ptr::null_mut(), |frag| frag.start);
         // Shortening the fragments' lifetime to 'p is sound, since no other buffer is ever stored there.
-        XdpFragsBuff { first, frags: frags.as_mut_ptr().cast(), count, pieces: PhantomData }
+        XdpFragsBuff { first, frags: frags.as_mut_ptr().cast(), count, low, pieces: PhantomData }
     }
 
     /// The pieces behind the first, as they are now.
@@ -256,8 +262,10 @@ unsafe impl Context for XdpFrags {
     #[inline]
     fn parts(data: &mut &mut XdpFragsBuff<'_>) -> Parts {
         let parts = Xdp::parts(&mut &mut data.first);
+        // A low piece stands for the memory, so that the run is refused. Pieces only move to higher addresses later.
+        let memory = if data.low.is_null() { parts.memory } else { data.low };
         // The pointer covers the whole structure, since helpers access pieces beyond the first.
         let context = core::ptr::from_mut::<XdpFragsBuff<'_>>(data).cast();
-        Parts { context, context_len: size_of::<XdpFragsBuff<'_>>(), ..parts }
+        Parts { context, context_len: size_of::<XdpFragsBuff<'_>>(), memory, ..parts }
     }
 }

@@ -33,7 +33,7 @@ pub(crate) const EMPTY: usize = 2 * LEAST;
 
 /// Whether the address is one that the verifier assumes no memory to have. Null is none of these.
 #[inline(always)]
-fn is_low(at: *mut u8) -> bool {
+pub(crate) fn is_low(at: *mut u8) -> bool {
     at.addr().wrapping_sub(1) < LEAST - 1
 }
 

@@ -3,7 +3,7 @@
 
 use crate::common::engines::{engine, modes};
 use bpf_runtime::{BpfContext, Context, ContextBytes, ContextBytesMut, Hook, Linker, Policy, Program, Raw, RunLimits};
-use bpf_runtime::{Engine, RunError, SkBuff, Skb, Xdp, XdpBuff, assemble};
+use bpf_runtime::{Engine, RunError, SkBuff, Skb, Xdp, XdpBuff, XdpFrag, XdpFrags, XdpFragsBuff, assemble};
 
 #[derive(BpfContext)]
 #[repr(C)]
@@ -130,6 +130,7 @@ fn memory_at_and_below_64_kib_is_refused() {
         let xdp = compares::<Xdp>(&linker, XDP, Some(-65_536));
         let skb = compares::<Skb>(&linker, SKB, Some(-65_536));
         let two = compares::<Two>(&linker, READ, Some(-65_536));
+        let frags = compares::<XdpFrags>(&linker, XDP, Some(-65_536));
         let hook: Hook<Raw, u64> = Hook::new(&engine, Policy::RunAll { result: 0 }).unwrap();
         hook.attach(&raw).unwrap();
         for from in [0, 1, 0x1000, 0x8000 - 1, 0x8000, 0x8001] {
@@ -144,6 +145,14 @@ fn memory_at_and_below_64_kib_is_refused() {
             check(hook.run(&mut 0, bytes));
             check(xdp.run(&mut 0, &mut XdpBuff::with_room(bytes, 16, 32)));
             check(skb.run(&mut 0, &mut SkBuff::with_room(bytes, 16, 32)));
+            // A piece behind the first, full or with room only; one without bytes is refused nowhere.
+            for len in [64, 0] {
+                let (mut first, mut high) = ([0; 64], [0; 64]);
+                let pieces = &mut [XdpFrag::new(&mut high), XdpFrag::with_room(bytes, len)];
+                check(frags.run(&mut 0, &mut XdpFragsBuff::new(XdpBuff::new(&mut first), pieces)));
+                let pieces = &mut [XdpFrag::new(&mut bytes[..0])];
+                assert_eq!(frags.run(&mut 0, &mut XdpFragsBuff::new(XdpBuff::new(&mut first), pieces)).unwrap(), 0);
+            }
             let run = |read: &[u8], written: &mut [u8]| {
                 let (read, written) = (ContextBytes::new(read)?, ContextBytesMut::new(written)?);
                 two.run(&mut 0, &mut Two { read, written })
