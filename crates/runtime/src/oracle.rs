@@ -1,8 +1,8 @@
 //! For tests of the verifier (feature `oracle`): compares its proofs with the steps of the interpreter.
 //!
 //! A thread can record the abstract states of its loads, declare functions of a program without an object as global,
-//! and compare each interpreted instruction with the states of the program loaded last. Only [`believe`] changes which
-//! programs are accepted, for contained programs of the calling thread. Without the feature, none of this is compiled.
+//! and compare each interpreted instruction with the states of the program loaded last. Only [`believe`] and
+//! [`reuse`] change which programs are accepted, on the calling thread. Without the feature, none of this is compiled.
 //!
 //! A thread can have the machine code of its next program.
 //!
@@ -88,9 +88,16 @@ pub fn record() {
     WATCH.with_borrow_mut(|w| (w.recording, w.reusing, w.states, w.kept) = (true, false, None, None));
 }
 
-/// The next loads of this thread are not verified, if the last recorded one was of the same program.
-pub fn reuse() {
-    WATCH.with_borrow_mut(|w| (w.recording, w.reusing) = (false, true));
+/// Sets whether later loads on this thread take the verifier's result for the last recorded program, in place of being
+/// verified, if instructions, context, maps, global functions, size of frames and `hybrid` are equal. Ends the
+/// recording.
+///
+/// # Safety
+/// Everything else that a verdict depends on must be equal in these loads and the recorded one, since nothing compares
+/// it: the prototypes of host functions, the types of objects, and whether the program is privileged, may sleep or
+/// throws. A program that is loaded otherwise may do what an unverified one may.
+pub unsafe fn reuse(recorded: bool) {
+    WATCH.with_borrow_mut(|w| (w.recording, w.reusing) = (false, recorded));
 }
 
 /// Sets whether later loads of contained programs on this thread skip verification: every fact is assumed, as by a

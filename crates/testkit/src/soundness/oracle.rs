@@ -339,7 +339,9 @@ pub(super) fn load(world: &World, generated: &Generated, code: Code, verified: V
     oracle::declare(generated.globals.iter().map(|args| args.as_ref().map(signature)).collect());
     match verified {
         Verified::Watched => oracle::record(),
-        Verified::Before => oracle::reuse(),
+        // SAFETY: `World::new` makes all linkers alike, and the types are declared above. The loads below differ from
+        // the recorded one in the optimiser's level and in containment, of which the verifier's result is independent.
+        Verified::Before => unsafe { oracle::reuse(true) },
         Verified::Again => {}
     }
     let maps: Vec<_> = world.maps.iter().collect();
@@ -353,11 +355,16 @@ pub(super) fn load(world: &World, generated: &Generated, code: Code, verified: V
             Code::Contained => loader.contained(),
         }
     }
-    Ok(match generated.context {
-        Context::Raw => Loaded::Raw(with(world.linker.loader().maps(&maps), code).insns("generated", insns)?),
-        Context::Xdp => Loaded::Xdp(with(world.linker.loader().maps(&maps), code).insns("generated", insns)?),
-        Context::Skb => Loaded::Skb(with(world.linker.loader().maps(&maps), code).insns("generated", insns)?),
-    })
+    let loaded = match generated.context {
+        Context::Raw => with(world.linker.loader().maps(&maps), code).insns("generated", insns).map(Loaded::Raw),
+        Context::Xdp => with(world.linker.loader().maps(&maps), code).insns("generated", insns).map(Loaded::Xdp),
+        Context::Skb => with(world.linker.loader().maps(&maps), code).insns("generated", insns).map(Loaded::Skb),
+    };
+    if let Verified::Before = verified {
+        // SAFETY: verifies again.
+        unsafe { oracle::reuse(false) };
+    }
+    loaded
 }
 
 /// Fills the machine stack beneath the caller, differently for each `fill`.
