@@ -38,6 +38,12 @@ const SOON: u64 = 8;
 const MAX_WRAPS: usize = 4;
 const MAX_DIFFERENCES: usize = 2;
 
+/// The upper bound of the name of a number that is the name plus a constant.
+fn most_named(d: &Value) -> u64 {
+    let most = i128::from(d.n.umax()) - i128::from(d.delta);
+    u64::try_from(most.max(0)).unwrap_or(u64::MAX)
+}
+
 impl Walk<'_> {
     /// The wrap of a subtraction of a constant from a number that may be less: a later comparison of the result or the
     /// number settles whether it has wrapped (`x - 1 < y` is how `x != 0 && x <= y` is compiled, and `x - 65 < 26` is a
@@ -52,7 +58,7 @@ impl Walk<'_> {
             let by = u64::from(i.unsigned_abs());
             let whole = Whole::Less(d.delta.into());
             let wraps = d.n.umin() < by && self.relates();
-            return wraps.then_some(Wrap { w: 0, v: d.id, whole, by, bits: bits_of(width) });
+            return wraps.then_some(Wrap { w: 0, v: d.id, whole, by, bits: bits_of(width), most: u64::MAX });
         }
         if d.scale != 1 {
             return None;
@@ -65,7 +71,7 @@ impl Walk<'_> {
         let fits = i128::from(d.n.umax()) - i128::from(d.delta) < 1 << bits_of(width);
         let by = u64::try_from(by).ok().filter(|by| *by > 0)?;
         let wraps = d.n.umin() < u64::from(i.unsigned_abs()) && fits && (self.relates() || self.is_tested_next(dst));
-        wraps.then_some(Wrap { w: 0, v: d.id, whole: Whole::Name, by, bits: bits_of(width) })
+        wraps.then_some(Wrap { w: 0, v: d.id, whole: Whole::Name, by, bits: bits_of(width), most: most_named(d) })
     }
 
     /// Whether the next instruction compares the register with a constant: how compilers test a range (`x - 1 < 12`).
@@ -84,7 +90,14 @@ impl Walk<'_> {
         let by = all - i - i128::from(d.delta);
         let fits = most - i128::from(d.delta) < all && (1..all).contains(&by);
         let by = u64::try_from(by).ok()?;
-        (may && fits && self.relates()).then_some(Wrap { w: 0, v: d.id, whole: Whole::Name, by, bits })
+        (may && fits && self.relates()).then_some(Wrap {
+            w: 0,
+            v: d.id,
+            whole: Whole::Name,
+            by,
+            bits,
+            most: most_named(d),
+        })
     }
 
     /// Gives a multiple a name of its own before a subtraction that may wrap (`4 * n - 4`), since only named numbers
@@ -133,10 +146,7 @@ impl Walk<'_> {
         let named = |w: &&Wrap| w.whole == Whole::Name;
         let wraps = self.state.wraps.iter().filter(named);
         let wrap = { wraps }.find(|w| w.w == d.id && w.bits >= bits && w.by <= ones(bits))?;
-        // A remembered load bounds a number that no value holds.
-        let seen = self.state.seen.iter().map(|s| s.value).find(|v| (v.id, v.scale, v.delta) == (wrap.v, 1, 0));
-        let most = self.state.most_of(wrap.v).or(seen.map(|v| v.n.umax().into()))?;
-        (most < 1 << bits || planted!(CutDifferencesFit)).then_some(Wrap { bits, ..*wrap })
+        (wrap.most <= ones(bits) || planted!(CutDifferencesFit)).then_some(Wrap { bits, ..*wrap })
     }
 
     /// Notes that the register holds a truncated difference.
@@ -268,9 +278,8 @@ impl State {
     /// Settles differences with a constant that have not wrapped, with all facts: an order may show it where no range
     /// does.
     pub(super) fn settle_wraps_by_proof(&mut self) {
-        for Wrap { v, by, bits, .. } in self.wraps.clone().into_iter().filter(|w| w.whole == Whole::Name) {
-            // If no value holds the number, its width bounds it ([`Walk::may_wrap`]).
-            let most = self.most_of(v).unwrap_or((1 << bits) - 1);
+        for Wrap { v, by, bits, most, .. } in self.wraps.clone().into_iter().filter(|w| w.whole == Whole::Name) {
+            let most = i128::from(most.min(ones(bits)));
             let most = Some(most).filter(|most| *most >= i128::from(by));
             let least = Form::constant(by.into()).plus(&Form::name(v), -1);
             if let (Some(most), Some(least)) = (most, least)

@@ -280,16 +280,21 @@ impl State {
         for i in (0..self.wraps.len()).rev() {
             // A bound learnt from one difference may have settled others, which are removed then.
             let Some(&wrap) = self.wraps.get(i) else { continue };
-            let Wrap { w, v, whole, by, bits } = wrap;
+            let Wrap { w, v, whole, by, bits, .. } = wrap;
             let number = |n: i128| u64::try_from(n.max(0)).unwrap_or(u64::MAX);
             let (low, high) = if id == v { wrap.whole_within((min, max)) } else { (min, max) };
             let range = (number(low), number(high));
+            if id == v
+                && let Some(wrap) = self.wraps.get_mut(i)
+            {
+                wrap.most = wrap.most.min(number(max));
+            }
             let wrapped = match id {
                 id if id == v => wrapped_by_whole(range, by),
                 id if id == w => {
                     let early = u64::from(planted!(DifferencesWrapEarly));
                     let most = match whole {
-                        Whole::Name => self.most_of(v),
+                        Whole::Name => Some(i128::from(wrap.most)),
                         Whole::Less(from) => self.least_of(v).map(|least| i128::from(from - least)),
                     };
                     let most = most.map(|most| number(most).saturating_sub(early));

@@ -38,7 +38,7 @@ use bpf_isa::{Callee, Insn, InsnIdx, Program, Reg};
 
 use super::linear::Form;
 use super::memory::{List, Memory, SPARE, Short, Size};
-use super::trail::{ByName, Demand, Ending, Needed, RoundReads, forget_unneeded};
+use super::trail::{Demand, Ending, Needed, RoundReads, forget_unneeded};
 use super::{Res, Walk, refuse, shrink};
 use crate::error::Reason;
 use crate::faults::planted;
@@ -875,9 +875,10 @@ impl Pruner {
         if !self.seen {
             kept.state.seen.clear();
         }
-        let by_name = ByName { sums: self.sums, numbers: self.numbers };
-        if forget_unneeded(&mut kept.state, &self.needed[first..], by_name, self.names.list()) {
-            forget_ids(&mut kept.state, &mut self.names, self.sums, &[]);
+        // In walks in which all numbers are exact, rules look for numbers by their names, whether or not there are sums.
+        let by_name = (self.sums || self.numbers) && !planted!(NamesakesForgotten);
+        if forget_unneeded(&mut kept.state, &self.needed[first..], by_name.then(|| self.names.list())) {
+            forget_ids(&mut kept.state, &mut self.names, by_name, &[]);
         }
         memory.remove(kept.size);
         kept.size = Size::of(&kept.state);

@@ -77,7 +77,7 @@ use crate::lens::Since;
 use crate::state::{Spill, State, TRACKED};
 use crate::value::{FIRST_FREE_ID, Value};
 use demand::FRAMES;
-pub(super) use demand::{ByName, Demand, Needed, RoundReads, forget_unneeded};
+pub(super) use demand::{Demand, Needed, RoundReads, forget_unneeded};
 use read::{Kind, Reader, Step};
 
 /// Fuel for reading an entry of the trail.

@@ -381,6 +381,84 @@ fn a_namesake_that_is_not_read_is_known_on_its_path_only() {
     refused(&compared.replace("*(u64 *)(r10 - 8) = r5", "r9 = r5"));
 }
 
+/// An unread spill bounds the number of which a constant is taken off and tested.
+const NAMESAKE_WRAP: &str = ";raw
+    if r2 < 16 goto out
+    r3 = *(u32 *)(r1 + 0)
+    r5 = r3
+    r5 <<= 4
+    if r5 > 0x7f goto k
+    r5 >>= 4
+    *(u64 *)(r10 - 8) = r5
+    k: r4 = r3
+    r4 += -5
+    if r4 < 8 goto out
+    r1 += r3
+    r0 = *(u8 *)(r1 + 8)
+    out: r0 = 0
+    exit";
+
+/// An unread spill bounds a number that is at most another one.
+const NAMESAKE_ORDER: &str = ";raw
+    if r2 < 256 goto loop
+    r6 = *(u8 *)(r1 + 0)
+    r3 = *(u8 *)(r1 + 1)
+    r7 = *(u8 *)(r1 + 2)
+    r5 = r6
+    if r3 < r6 goto out
+    r5 <<= 16
+    if r5 < 0xfa0000 goto k
+    r5 >>= 16
+    *(u64 *)(r10 - 8) = r5
+    k: r4 = r3
+    r4 += -250
+    if r7 == 0 goto out
+    r1 += r3
+    r0 = *(u8 *)(r1 - 250)
+    goto out
+    loop: r6 = 0
+    next: r6 += 1
+    if r6 < 100 goto next
+    out: r0 = 0
+    exit";
+
+/// An unread spill bounds the offset of a pointer, which a difference of pointers makes a number.
+const NAMESAKE_OFFSET: &str = ";raw
+    if r2 < 16 goto loop
+    r3 = *(u8 *)(r1 + 0)
+    r8 = r10
+    r8 += -64
+    r6 = r8
+    r5 = r3
+    r6 += r3
+    r5 <<= 16
+    if r5 > 0x7ffff goto k
+    r5 >>= 16
+    *(u64 *)(r10 - 8) = r5
+    k: r4 = r6
+    r4 -= r8
+    r3 = r4
+    r3 += -5
+    if r3 < 8 goto out
+    r1 += r4
+    r0 = *(u8 *)(r1 + 8)
+    goto out
+    loop: r6 = 0
+    next: r6 += 1
+    if r6 < 100 goto next
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_namesake_that_is_not_read_bounds_no_difference() {
+    for program in [NAMESAKE_WRAP, NAMESAKE_ORDER, NAMESAKE_OFFSET] {
+        refused(program);
+        refused(&program.replace("*(u64 *)(r10 - 8) = r5", "r9 = r5"));
+        // Without the other path.
+        refused(&program.replace("*(u64 *)(r10 - 8) = r5", "r0 = 0"));
+    }
+}
+
 /// ORs a number with another one that a comparison has shown to be a constant; the two have a bit in common.
 const SET_BY_NAMED: &str = ";raw
     if r2 < 64 goto out

@@ -160,7 +160,7 @@ impl Needed {
     }
 
     /// Forgets registers that are not live, and numbers that are not exact. Returns whether there were any.
-    fn loosen_regs(&self, regs: &mut [Value; 11], related: Related<'_>) -> bool {
+    fn loosen_regs(&self, regs: &mut [Value; 11], related: Option<&[u32]>) -> bool {
         let mut any = false;
         for (r, v) in regs.iter_mut().enumerate().take(Reg::R10.index()) {
             if v.is_uninit() || is_related(v, related) {
@@ -179,7 +179,7 @@ impl Needed {
     }
 
     /// Forgets stack values that are not live or exact. Returns whether there were any.
-    fn loosen_stack(&self, frame: &mut Frame, related: Related<'_>) -> bool {
+    fn loosen_stack(&self, frame: &mut Frame, related: Option<&[u32]>) -> bool {
         // Bytes that are needed and implicitly fresh become explicitly fresh; other bytes may be anything.
         if let Some(last) = self.live_bytes.last() {
             frame.grow(last + 1);
@@ -355,7 +355,7 @@ impl Demand {
 }
 
 /// Names that a path from here may find in a sum without reading other values that have them: names of lengths, of
-/// pointers' offsets, and of values in facts.
+/// pointers' offsets, of values in facts, and of remembered loads, which a later load may have.
 fn related_names(state: &State, names: &mut Vec<u32>) {
     for f in &state.frames {
         f.each_value(|v| {
@@ -371,6 +371,7 @@ fn related_names(state: &State, names: &mut Vec<u32>) {
     state.sums.iter().for_each(|t| names.extend([t.s, t.a, t.b]));
     state.products.iter().for_each(|t| names.extend(t.names()));
     state.room.iter().for_each(|f| names.extend([f.id, f.hi]));
+    state.seen.iter().for_each(|s| names.extend([s.id, s.value.id]));
 }
 
 /// Names under which a value that is not needed says more of its number than each needed value of that name. Rules
@@ -392,51 +393,28 @@ fn names_that_say_more(state: &State, needed: &[Needed], names: &mut Vec<u32>) {
     for (_, of) in numbers().filter(|(is_needed, _)| !is_needed) {
         let mut namesakes = numbers().filter(|(is_needed, v)| *is_needed && v.id == of.id).peekable();
         let says_as_much = |v: &Value| (v.scale, v.delta) == (of.scale, of.delta) && v.n.subset(&of.n);
-        if namesakes.peek().is_some() && !namesakes.any(|(_, v)| says_as_much(v)) && !planted!(NamesakesForgotten) {
+        if namesakes.peek().is_some() && !namesakes.any(|(_, v)| says_as_much(v)) {
             names.push(of.id);
         }
     }
 }
 
-/// Names whose numbers stay, whether or not they are needed.
-#[derive(Clone, Copy)]
-struct Related<'n> {
-    names: &'n [u32],
-    /// Whether lengths are among them.
-    lengths: bool,
-}
-
-fn is_related(v: &Value, related: Related<'_>) -> bool {
-    let Related { names, lengths } = related;
-    v.id != 0 && v.is_scalar() && (lengths && v.id < FIRST_FREE_ID || names.binary_search(&v.id).is_ok())
-}
-
-/// The ways by which a path may have read a number without a mark on the trail.
-#[derive(Clone, Copy)]
-pub(in crate::walk) struct ByName {
-    /// Some path knew a sum. A rule may search all values for a bound of a sum's part.
-    pub(in crate::walk) sums: bool,
-    /// A rule may search all values for a bound of a name.
-    pub(in crate::walk) numbers: bool,
+fn is_related(v: &Value, names: Option<&[u32]>) -> bool {
+    let related = |names: &[u32]| v.id < FIRST_FREE_ID || names.binary_search(&v.id).is_ok();
+    v.id != 0 && v.is_scalar() && names.is_some_and(related)
 }
 
 /// Forgets everything in a state that is not needed, so that it covers all states that differ only there. Returns
-/// whether a value was forgotten. `needed`: the demand by frame; missing frames need nothing. Numbers that may have
-/// been read by their names stay. `names` is an empty list.
-pub(in crate::walk) fn forget_unneeded(
-    state: &mut State,
-    needed: &[Needed],
-    by_name: ByName,
-    names: &mut Vec<u32>,
-) -> bool {
-    if by_name.sums {
+/// whether a value was forgotten. `needed`: the demand by frame; missing frames need nothing. `names`: an empty list if
+/// some path may have looked for numbers by their names, as rules about sums and definitions do. Numbers whose bounds
+/// such a rule may have found stay.
+pub(in crate::walk) fn forget_unneeded(state: &mut State, needed: &[Needed], names: Option<&mut Vec<u32>>) -> bool {
+    let related = names.map(|names| {
         related_names(state, names);
-    }
-    if by_name.numbers {
         names_that_say_more(state, needed, names);
-    }
-    names.sort_unstable();
-    let related = Related { names, lengths: by_name.sums };
+        names.sort_unstable();
+        names.as_slice()
+    });
     let mut any = false;
     state.min_len.forget_all_but(&needed.first().copied().unwrap_or_default().lengths);
     for (k, frame) in state.frames.iter_mut().enumerate() {
