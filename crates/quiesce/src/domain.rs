@@ -247,6 +247,10 @@ impl Domain {
     /// Queues `callback` as [`Domain::defer`] does, and runs no callback: for callers that hold a lock which
     /// callbacks may take, or that have further steps which a callback's panic must not prevent.
     pub fn enqueue(&self, callback: impl FnOnce() + Send + 'static) {
+        // A child runs no deferred callbacks, and a thread that only the parent has may hold the lock of the queue.
+        if self.is_forked() {
+            return core::mem::forget(callback);
+        }
         self.deferred.push(&self.core, Box::new(callback));
     }
 

@@ -111,8 +111,8 @@ pub(crate) struct Wrap {
     /// The constant that is subtracted, above 0.
     pub by: u64,
     pub bits: u32,
-    /// An upper bound of `V(v)`, as the operand had it, and as later bounds of the name have refined it: other values of
-    /// that name may be forgotten.
+    /// An upper bound of `V(v)`, as the operand had it, and as later bounds of the name have refined it. Other values
+    /// of that name may be forgotten.
     pub most: u64,
 }
 

@@ -875,7 +875,7 @@ impl Pruner {
         if !self.seen {
             kept.state.seen.clear();
         }
-        // In walks in which all numbers are exact, rules look for numbers by their names, whether or not there are sums.
+        // In walks in which all numbers are exact, rules look for numbers by their names, even without sums.
         let by_name = (self.sums || self.numbers) && !planted!(NamesakesForgotten);
         if forget_unneeded(&mut kept.state, &self.needed[first..], by_name.then(|| self.names.list())) {
             forget_ids(&mut kept.state, &mut self.names, by_name, &[]);

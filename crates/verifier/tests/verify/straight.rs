@@ -454,7 +454,7 @@ fn a_namesake_that_is_not_read_bounds_no_difference() {
     for program in [NAMESAKE_WRAP, NAMESAKE_ORDER, NAMESAKE_OFFSET] {
         refused(program);
         refused(&program.replace("*(u64 *)(r10 - 8) = r5", "r9 = r5"));
-        // Without the other path.
+        // The path without a spill is the only one.
         refused(&program.replace("*(u64 *)(r10 - 8) = r5", "r0 = 0"));
     }
 }
