@@ -17,7 +17,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
-/// A value of which each process has its own, for a `static`. See the [module](self).
+/// A value for a `static` of which each process has its own, behind a lock that a forked child never waits for.
 #[derive(Debug)]
 pub struct PerProcess<T: 'static> {
     first: Own<T>,
