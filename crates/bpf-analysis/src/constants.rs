@@ -22,7 +22,7 @@ use bpf_uapi::helper_id::TAIL_CALL;
 enum Value {
     /// Values that differ between paths, or are not known.
     Varying,
-    /// The same number on every path.
+    /// A number that is equal on all paths.
     Number(u64),
     /// The pointer to the map with this index.
     Map(u32),

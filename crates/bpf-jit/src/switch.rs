@@ -39,11 +39,11 @@ pub struct Switch {
 /// The target of the values that are not in a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Others {
-    /// There are no such values, so the jump needs no comparison.
+    /// All values have an entry, so the jump needs no comparison.
     None,
-    /// All such values go to this block.
+    /// All values without an entry go to this block.
     To(BlockId),
-    /// Such values go to several blocks, between which the tree decides.
+    /// The values without an entry go to several blocks, between which the tree decides.
     Tree,
 }
 

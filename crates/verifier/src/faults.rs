@@ -339,6 +339,8 @@ mod with {
         /// A kept state forgets a spill that is not read, although its bits were taken for those of a number of its
         /// name.
         NamesakesForgotten,
+        /// A walk does not note that a rule has searched all values for a name.
+        SearchesUnmarked,
         /// A number whose low bits are set is taken to be one less.
         LowBitsLess,
         /// The OR of a pointer and a number is taken to be their sum, however the pointer is aligned.
@@ -464,6 +466,7 @@ mod with {
             Fault::MaskTakesLess,
             Fault::MasksAlike,
             Fault::NamesakesForgotten,
+            Fault::SearchesUnmarked,
             Fault::LowBitsLess,
             Fault::OrIsSum,
             Fault::LengthOneMore,

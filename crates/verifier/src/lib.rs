@@ -13,6 +13,7 @@
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
+mod by_name;
 pub mod certify;
 mod content;
 mod course;

@@ -163,7 +163,7 @@ async fn a_cluster_gives_what_one_process_gives() {
         assert!(expected.lines().count() > 4, "{sql}\n{expected}");
         assert_eq!(found, expected, "{sql}");
     }
-    // The same prices are computed in Rust.
+    // The expected prices are computed in Rust.
     let found = session.sql("SELECT priced(amount, hour) FROM payments").await.unwrap().collect().await.unwrap();
     let mut found: Vec<Option<i64>> =
         found.iter().flat_map(|batch| batch.column(0).as_primitive::<Int64Type>().iter()).collect();

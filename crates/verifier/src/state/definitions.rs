@@ -17,6 +17,7 @@
 use bpf_isa::{AluOp, Width};
 
 use super::State;
+use crate::by_name;
 use crate::faults::planted;
 use crate::interval::Interval;
 use crate::scalar::Scalar;
@@ -185,6 +186,7 @@ impl State {
 
     /// The set of a number, as the values of this state bound it.
     pub(crate) fn range_of(&self, of: Affine) -> Scalar {
+        by_name::note();
         let mut n = Scalar::UNKNOWN;
         let mut see = |v: &Value| {
             if v.id == of.id && v.is_scalar() && v.scale == of.scale {

@@ -282,10 +282,6 @@ impl Walk<'_> {
     /// two masks, the one whose bits the other has as well gives at most the other's result. Compilers test `x & 0xff`
     /// and use `x & 15`.
     fn order_masks(&mut self, name: u32, of: Affine, mask: u64) {
-        // The operand's bits are read by its name.
-        if !self.scratch.prune.all_exact() {
-            return;
-        }
         let bits = self.state.range_by_results(&self.state.definitions, of, MAX_HOPS).bits().max();
         let mut facts = std::mem::take(&mut self.facts);
         for d in self.state.definitions.iter().filter(|d| d.of == of && d.name != name) {

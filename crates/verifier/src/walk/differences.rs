@@ -90,14 +90,8 @@ impl Walk<'_> {
         let by = all - i - i128::from(d.delta);
         let fits = most - i128::from(d.delta) < all && (1..all).contains(&by);
         let by = u64::try_from(by).ok()?;
-        (may && fits && self.relates()).then_some(Wrap {
-            w: 0,
-            v: d.id,
-            whole: Whole::Name,
-            by,
-            bits,
-            most: most_named(d),
-        })
+        let wrap = || Wrap { w: 0, v: d.id, whole: Whole::Name, by, bits, most: most_named(d) };
+        (may && fits && self.relates()).then(wrap)
     }
 
     /// Gives a multiple a name of its own before a subtraction that may wrap (`4 * n - 4`), since only named numbers

@@ -18,6 +18,7 @@ mod rows;
 
 use std::cell::Cell;
 
+use crate::by_name;
 use crate::env::Region;
 use crate::faults::planted;
 use crate::fuel;
@@ -511,6 +512,7 @@ impl State {
 
     /// Whether no value with this name of a falling line shows that it is not negative.
     fn may_have_fallen(&self, id: u32) -> bool {
+        by_name::note();
         let mut named = self.frames.iter().flat_map(Frame::values).filter(|v| v.is_named(id)).peekable();
         named.peek().is_some() && !named.any(|v| v.least_of_line() >= 0)
     }
@@ -518,6 +520,7 @@ impl State {
     /// The bounds of these names, from the values that have them. `named`: the ranges of all names, if they were
     /// computed, without pointers.
     fn ranges_of(&self, about: &[u32], pointers: bool, named: &[(u32, Range)], ranges: &mut Vec<Range>) {
+        by_name::note();
         ranges.clear();
         ranges.extend(about.iter().map(|id| match *id {
             id if id < FIRST_FREE_ID => {

@@ -13,6 +13,7 @@
 use bpf_isa::{AluOp, Cond, Width};
 
 use super::Walk;
+use crate::by_name;
 use crate::env::Region;
 use crate::faults::planted;
 use crate::fields::lost_by_mask;
@@ -381,6 +382,7 @@ impl State {
 
     /// The greatest known lower bound of V(id).
     pub(crate) fn least_of(&self, id: u32) -> Option<i64> {
+        by_name::note();
         let region = (id as usize).checked_sub(1).and_then(|i| self.min_len.get(i)).map(|len| i64::from(*len));
         let of = |v: &Value| match v.id == id && v.is_scalar() && v.scale == 1 {
             true => i64::try_from(i128::from(v.n.aligned_least()) - i128::from(v.delta)).ok(),

@@ -40,6 +40,7 @@ use super::linear::Form;
 use super::memory::{List, Memory, SPARE, Short, Size};
 use super::trail::{Demand, Ending, Needed, RoundReads, forget_unneeded};
 use super::{Res, Walk, refuse, shrink};
+use crate::by_name;
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::fuel;
@@ -188,6 +189,7 @@ impl Pruner {
     /// numbers that are not needed exactly. `loops`: nor is any in a program with loops, since their invariants are
     /// candidates. `looped`: whether the program may have loops.
     pub(super) fn start(&mut self, program: &Program, exhaustive: bool, numbers: bool, loops: bool, looped: bool) {
+        by_name::begin();
         self.numbers = numbers;
         (self.sums, self.seen, self.iterates) = (false, false, false);
         let insns = program.insns();
@@ -868,15 +870,16 @@ impl Pruner {
         let (first, frames) = (self.needed.len(), kept.state.frames.len());
         kept.needed = Some(first);
         let of = |k: usize| needed.get(k).copied().unwrap_or_default();
-        self.needed.extend((0..frames).map(of).map(|n| if self.numbers { n.with_numbers() } else { n }));
+        let by_name = by_name::is_noted() && !planted!(SearchesUnmarked);
+        let exact = self.numbers || by_name;
+        self.needed.extend((0..frames).map(of).map(|n| if exact { n.with_numbers() } else { n }));
         for (n, frame) in self.needed[first..].iter_mut().zip(&kept.state.frames) {
             n.whole_or_exact(&frame.regs);
         }
         if !self.seen {
             kept.state.seen.clear();
         }
-        // In walks in which all numbers are exact, rules look for numbers by their names, even without sums.
-        let by_name = (self.sums || self.numbers) && !planted!(NamesakesForgotten);
+        let by_name = by_name || self.sums;
         if forget_unneeded(&mut kept.state, &self.needed[first..], by_name.then(|| self.names.list())) {
             forget_ids(&mut kept.state, &mut self.names, by_name, &[]);
         }

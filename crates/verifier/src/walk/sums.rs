@@ -11,6 +11,7 @@
 
 use bpf_isa::{AluOp, Width};
 
+use crate::by_name;
 use crate::env::Env;
 use crate::faults::planted;
 use crate::integer::{BEYOND, sum_at_least};
@@ -394,6 +395,7 @@ impl State {
 
     /// An upper bound of V(id), from the values that have this name.
     pub(crate) fn most_of(&self, id: u32) -> Option<i128> {
+        by_name::note();
         let mut most = u64::MAX;
         let mut see = |v: &Value| {
             if v.id == id && v.is_scalar() && v.scale > 0 {

@@ -326,6 +326,7 @@ fn each_fault_is_found() {
         Fault::NamesakesForgotten => {
             NAMESAKE.replace(";raw", "").replace("r1 + 8)", "r1 + 24)").replace("r2 < 16", "r2 < 32")
         }
+        Fault::SearchesUnmarked => NAMESAKE_ORDER.replace(";raw", "").replace("r2 < 256", "r2 < 32"),
         Fault::PairsHaveOne => counted().replace(";raw", "").replace("r2 < 33", "r2 < 17"),
         other => panic!("{other:?} is none of these"),
     };

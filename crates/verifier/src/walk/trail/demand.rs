@@ -3,6 +3,9 @@
 //! Places are the registers, and the bytes of each frame's stack. Bytes are the unit because fields of two and four
 //! bytes are written separately where the whole is read: with larger units, none of these writes would end a need.
 //!
+//! Rules that search values by their name read places that the trail does not mark (`by_name.rs`). After such a search
+//! all live numbers are exact, and values whose bounds the search may have found stay.
+//!
 //! Invariants: exact places are live. Bytes beyond the first 512 of a frame have no bit: they are always live and
 //! exact.
 
@@ -374,9 +377,8 @@ fn related_names(state: &State, names: &mut Vec<u32>) {
     state.seen.iter().for_each(|s| names.extend([s.id, s.value.id]));
 }
 
-/// Names under which a value that is not needed says more of its number than each needed value of that name. Rules
-/// that look for the bounds of a name (`State::range_of`, `State::bounds_of`) may have read the value, and the trail
-/// does not mark such reads.
+/// Names under which a value that is not needed says more of its number than each needed value of that name: a search
+/// by name may have found that value.
 fn names_that_say_more(state: &State, needed: &[Needed], names: &mut Vec<u32>) {
     // The numbers with a name, each with whether it is needed.
     let numbers = || {
@@ -393,7 +395,7 @@ fn names_that_say_more(state: &State, needed: &[Needed], names: &mut Vec<u32>) {
     for (_, of) in numbers().filter(|(is_needed, _)| !is_needed) {
         let mut namesakes = numbers().filter(|(is_needed, v)| *is_needed && v.id == of.id).peekable();
         let says_as_much = |v: &Value| (v.scale, v.delta) == (of.scale, of.delta) && v.n.subset(&of.n);
-        if namesakes.peek().is_some() && !namesakes.any(|(_, v)| says_as_much(v)) {
+        if namesakes.peek().is_some() && !namesakes.any(|(_, v)| says_as_much(v)) && !planted!(NamesakesForgotten) {
             names.push(of.id);
         }
     }

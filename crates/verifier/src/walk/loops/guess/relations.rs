@@ -32,6 +32,7 @@ use bpf_isa::{AluOp, Cond, Insn, Reg, Src};
 use super::place::{Place, What, put, value};
 use super::relation::{Of, Relation};
 use super::{Change, Guess, Shape};
+use crate::by_name;
 use crate::faults::planted;
 use crate::integer::BEYOND;
 use crate::state::{Frame, State};
@@ -555,6 +556,7 @@ fn most_of(state: &State, id: u32) -> Option<i128> {
     if id < FIRST_FREE_ID {
         return Some(crate::env::Region::MAX_LEN.into());
     }
+    by_name::note();
     let named = |v: &&Value| v.id == id && v.is_scalar() && v.scale > 0;
     let values = state.frames.iter().flat_map(Frame::values).filter(named);
     // A bound that was cut off at 64 bits may be too small.
