@@ -9,15 +9,16 @@
 //! | [`OPENINGS`] | words that a sentence must not begin with | comments, messages of errors, documents |
 //! | [`FIRST`] | words that the first sentence of a paragraph must not begin with | comments |
 //! | [`CLAUSES`] | words that a clause behind a colon or a semicolon must not begin with | comments |
-//! | [`POINTERS`] | words within a sentence that stand for a thing without naming it | comments, all string literals |
+//! | [`POINTERS`] | words within a sentence that stand for a thing without naming it | all but messages of errors |
 //! | [`FRAGMENTS`] | openings of sentences of at most [`FRAGMENT`] words, which have no subject or no verb | comments |
 //! | [`ENDINGS`] | ends of sentences that refer to a contract without naming it | comments |
 //!
 //! Questions are exempt, and the sentences in [`EXCEPTIONS`]. Folders that were written before the rule have a bound in
 //! [`REMAINING`], which may only fall. A second table bounds the lines of documents.
 //!
-//! Comments of Rust are read wherever they stand, comments of C and of the text files of tests ([`MARKERS`]) where they
-//! begin a line. Help texts of the command are doc comments or string literals, and read as such.
+//! Comments of Rust are read wherever they stand, comments of C, of other text files ([`MARKERS`]) and of settings
+//! ([`SETTINGS`]) where they begin a line. Help texts of the command are doc comments or string literals, and read as
+//! such.
 
 use crate::{links::documents, shell};
 use std::{
@@ -105,9 +106,12 @@ const EXCEPTIONS: [(&str, &str); 2] = [
     ("xtask/src/prose.rs", ""),
 ];
 
-/// Kinds of text files of tests, by extension, and the marker that begins a line of comment in them.
-const MARKERS: [(&str, char); 6] =
-    [("bpf", ';'), ("lir", ';'), ("wat", ';'), ("supp", '#'), ("tsv", '#'), ("txt", '#')];
+/// Kinds of text files beside the sources, by extension, and the marker that begins a line of comment in them.
+const MARKERS: [(&str, char); 7] =
+    [("bpf", ';'), ("lir", ';'), ("wat", ';'), ("supp", '#'), ("toml", '#'), ("tsv", '#'), ("txt", '#')];
+
+/// Files of settings outside of the folders of sources, whose comments begin with `#`.
+const SETTINGS: [&str; 5] = [".cargo/config.toml", ".ci/run", "Cargo.toml", "deny.toml", "rustfmt.toml"];
 
 /// Folders and documents with sentences from before the rule, and how many each may have. All others have none.
 const REMAINING: [(&str, usize); 0] = [];
@@ -149,6 +153,10 @@ pub(crate) fn check() -> anyhow::Result<Vec<String>> {
             let blocks = marker.map_or_else(|| comments_of_c(&text), |marker| marked_comments(&text, marker));
             note(&mut found, &name, Kind::Comment, &blocks);
         }
+    }
+    for name in SETTINGS {
+        let text = fs::read_to_string(root.join(name))?;
+        note(&mut found, name, Kind::Comment, &marked_comments(&text, '#'));
     }
     for path in documents(&root)? {
         let name = path.strip_prefix(&root).unwrap_or(&path).display().to_string();
@@ -205,7 +213,7 @@ fn riddles(sentence: &str, first: bool, kind: Kind) -> bool {
         return false;
     }
     let opens = kind != Kind::Literal && OPENINGS.iter().any(|pair| begins(sentence, pair));
-    let points = matches!(kind, Kind::Comment | Kind::Literal) && points(sentence);
+    let points = kind != Kind::Error && points(sentence);
     let table = if first { FIRST } else { CLAUSES };
     let comment = kind == Kind::Comment && (table.iter().any(|pair| begins(sentence, pair)) || breaks(sentence));
     opens || points || comment
