@@ -1,10 +1,12 @@
 //! Checks that the code of a contained program accesses memory by starts, constants and selections only.
 //!
 //! Problem: if a pass removed a selection, or lowering forgot an access, results of correct programs would not show it.
-//! Approach: an analysis of a function's ops that ignores their order. A value is *known* if each op that defines it
-//! makes the start of an object (a linked address, a field of the hidden argument, the context's pointer to a region),
-//! a constant, a confinement, or a sum or multiple of known values. Each access must be at a known address, or at a
-//! distance from r10 that the limits of selections, masks and widths keep inside the function's frame.
+//! Approach: an analysis of a function's ops that follows their order inside a block and ignores the order of blocks. A
+//! value is *known* if each op that defines it makes the start of an object (a linked address, a field of the hidden
+//! argument, the context's pointer to a region), a constant, a confinement, or a sum or multiple of known values. A
+//! number or a start that a loop adds up is not known, although each of its sums has known operands. Each access must be
+//! at a known address, or at a distance from r10 that the limits of selections, masks and widths keep inside the
+//! function's frame.
 //!
 //! For the frame, whose size is known here, the check proves each access inside. For other objects it proves that no
 //! confinement is missing, but not that the limits are right; tests that run damaged programs look for that.
@@ -19,48 +21,112 @@ pub fn unconfined(lir: &Lir, regions: &[RegionBounds]) -> Option<(usize, Op)> {
 }
 
 fn in_function(func: &Func, first: bool, regions: &[RegionBounds]) -> Option<Op> {
-    // All values count as known until an op says otherwise.
-    let mut known = vec![true; func.vregs as usize];
+    let mut values = values(func, first, regions);
+    for (_, ops) in func.in_order() {
+        // Inside a block, a value is that of its last definition before the use.
+        let mut before = Vec::new();
+        for op in ops {
+            if !is_inside(func, op, &values) {
+                return Some(*op);
+            }
+            if let Some(dst) = op.def() {
+                let value = value(op, &values, regions);
+                before.push((dst, core::mem::replace(&mut values[dst.index()], value)));
+            }
+        }
+        before.into_iter().rev().for_each(|(v, value)| values[v.index()] = value);
+    }
+    None
+}
+
+/// What the check knows about a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Value {
+    made: Made,
+    reach: Reach,
+}
+
+/// How a value is made of starts, constants and confinements.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Made {
+    /// No op seen so far defines the value.
+    Nothing,
+    /// By at most this many sums and multiples, one after the other.
+    Known(u32),
+    /// Of something else, or by as many sums as a loop has rounds.
+    Unknown,
+}
+
+/// Computes the values at the ends of all blocks, joined over the blocks: the least fixed point, widened where loops
+/// would go on.
+fn values(func: &Func, first: bool, regions: &[RegionBounds]) -> Vec<Value> {
+    /// How often a value's bounds may change before it is unbounded.
+    const CHANGES: u8 = 4;
+    /// After as many rounds, values are unknown whose sums still grow. Rounds follow the order of blocks, so values
+    /// outside of loops are settled after one, and each loop around a copy takes one more.
+    const ROUNDS: u32 = 16;
+    let nothing = Value { made: Made::Nothing, reach: Reach::Nothing };
+    let mut values = vec![nothing; func.vregs as usize];
+    let mut changes = vec![0u8; func.vregs as usize];
+    func.entry_values().for_each(|v| values[v.index()] = Value { made: Made::Known(0), reach: ANY });
     // The first function's first argument is the context. All other arguments may be numbers of the program.
     let given = if first { 1 } else { 0 };
-    func.params.iter().skip(given).flatten().for_each(|param| known[param.index()] = false);
-    loop {
+    func.params.iter().skip(given).flatten().for_each(|param| values[param.index()].made = Made::Unknown);
+    // The blocks visited so far, and for each value the last of them that defines it.
+    let (mut block, mut seen) = (0u64, vec![0u64; func.vregs as usize]);
+    let (mut before, mut ends) = (Vec::new(), Vec::new());
+    for round in 0.. {
         let mut changed = false;
-        for op in func.all_ops() {
-            let Some(dst) = op.def() else { continue };
-            if known[dst.index()] && !is_known(op, &known, regions) {
-                known[dst.index()] = false;
-                changed = true;
+        for (_, ops) in func.in_order() {
+            block += 1;
+            for op in ops {
+                let Some(dst) = op.def() else { continue };
+                let value = value(op, &values, regions);
+                before.push((dst, core::mem::replace(&mut values[dst.index()], value)));
+            }
+            // From the last definition, which is the one at the block's end, to the first, which replaced the value
+            // that holds at the ends of other blocks.
+            for (v, old) in before.drain(..).rev() {
+                let end = core::mem::replace(&mut values[v.index()], old);
+                if core::mem::replace(&mut seen[v.index()], block) != block {
+                    ends.push((v, end));
+                }
+            }
+            for (v, end) in ends.drain(..) {
+                let known = values[v.index()];
+                let mut joined = Value { made: known.made.max(end.made), reach: known.reach.join(end.reach) };
+                if joined.made != known.made && round >= ROUNDS {
+                    joined.made = Made::Unknown;
+                }
+                if joined.reach != known.reach {
+                    let changes = &mut changes[v.index()];
+                    *changes += 1;
+                    if *changes > CHANGES {
+                        joined.reach = ANY;
+                    }
+                }
+                changed |= joined != known;
+                values[v.index()] = joined;
             }
         }
         if !changed {
             break;
         }
     }
-    let mut reaches = reaches(func);
-    for (_, ops) in func.in_order() {
-        // Inside a block, a value's reach is that of its last definition before the use.
-        let mut before = Vec::new();
-        for op in ops {
-            if !is_inside(func, op, &known, &reaches) {
-                return Some(*op);
-            }
-            if let Some(dst) = op.def() {
-                let reach = reach(op, &reaches);
-                before.push((dst, core::mem::replace(&mut reaches[dst.index()], reach)));
-            }
-        }
-        before.into_iter().rev().for_each(|(v, reach)| reaches[v.index()] = reach);
-    }
-    None
+    values
+}
+
+fn value(op: &Op, values: &[Value], regions: &[RegionBounds]) -> Value {
+    Value { made: made(op, values, regions), reach: reach(op, values) }
 }
 
 /// Whether an op accesses confined addresses only.
-fn is_inside(func: &Func, op: &Op, known: &[bool], reaches: &[Reach]) -> bool {
+fn is_inside(func: &Func, op: &Op, values: &[Value]) -> bool {
     // An address in the arena is masked when it is made.
     let Some(mem) = op.mem().filter(|mem| mem.region != Region::Arena) else { return true };
     let Some(bytes) = accessed(op) else { return false };
-    let of = |v: VReg| known[v.index()];
+    let of = |v: VReg| matches!(values[v.index()].made, Made::Known(_));
+    let reach = |v: VReg| values[v.index()].reach;
     let in_frame = |reach: Reach| match reach {
         Reach::Frame(from, to) => {
             let off = i64::from(mem.off);
@@ -71,9 +137,9 @@ fn is_inside(func: &Func, op: &Op, known: &[bool], reaches: &[Reach]) -> bool {
     };
     match mem.base {
         Base::Frame => in_frame(Reach::Frame(0, 0)),
-        Base::Reg(v) => of(v) || in_frame(reaches[v.index()]),
+        Base::Reg(v) => of(v) || in_frame(reach(v)),
         Base::Indexed { base, index, shift } => {
-            of(base) && of(index) || in_frame(sum(reaches[base.index()], reaches[index.index()], 1 << shift))
+            of(base) && of(index) || in_frame(sum(reach(base), reach(index), 1 << shift))
         }
     }
 }
@@ -151,32 +217,8 @@ fn accessed(op: &Op) -> Option<u32> {
     }
 }
 
-/// Computes bounds of each value over all ops that define it: the least fixed point, except that a value whose bounds
-/// change more than `CHANGES` times is unbounded.
-fn reaches(func: &Func) -> Vec<Reach> {
-    /// How often a value's bounds may change.
-    const CHANGES: u8 = 4;
-    let mut reaches = vec![Reach::Nothing; func.vregs as usize];
-    let mut changes = vec![0u8; func.vregs as usize];
-    func.entry_values().for_each(|v| reaches[v.index()] = Reach::Number(u64::MAX));
-    loop {
-        let mut changed = false;
-        for op in func.all_ops() {
-            let Some(dst) = op.def() else { continue };
-            let known = reaches[dst.index()];
-            let joined = known.join(reach(op, &reaches));
-            if joined != known {
-                let changes = &mut changes[dst.index()];
-                *changes += 1;
-                reaches[dst.index()] = if *changes > CHANGES { Reach::Number(u64::MAX) } else { joined };
-                changed = true;
-            }
-        }
-        if !changed {
-            return reaches;
-        }
-    }
-}
+/// Any number.
+const ANY: Reach = Reach::Number(u64::MAX);
 
 /// Bounds `a + b * times`, if both are less than 2^32 away from 0 or from r10.
 fn sum(a: Reach, b: Reach, times: u32) -> Reach {
@@ -204,9 +246,8 @@ fn moved(from: i64, to: i64, by: i64) -> Reach {
     }
 }
 
-fn reach(op: &Op, reaches: &[Reach]) -> Reach {
-    const ANY: Reach = Reach::Number(u64::MAX);
-    let of = |v: VReg| reaches[v.index()];
+fn reach(op: &Op, values: &[Value]) -> Reach {
+    let of = |v: VReg| values[v.index()].reach;
     let mut unseen = false;
     op.for_each_use(|v| unseen |= of(v) == Reach::Nothing);
     if unseen {
@@ -290,25 +331,33 @@ fn narrow_to(size: Size) -> u64 {
     u64::MAX >> (64 - size.bits())
 }
 
-fn is_known(op: &Op, known: &[bool], regions: &[RegionBounds]) -> bool {
-    let of = |v: VReg| known[v.index()];
+fn made(op: &Op, values: &[Value], regions: &[RegionBounds]) -> Made {
+    let of = |v: VReg| values[v.index()].made;
     let val = |v: Val| match v {
         Val::Reg(v) => of(v),
-        Val::Imm(_) => true,
+        Val::Imm(_) => Made::Known(0),
     };
+    let sum = |a: Made, b: Made| match (a, b) {
+        (Made::Unknown, _) | (_, Made::Unknown) => Made::Unknown,
+        (Made::Nothing, _) | (_, Made::Nothing) => Made::Nothing,
+        (Made::Known(a), Made::Known(b)) => Made::Known(a.max(b).saturating_add(1)),
+    };
+    let known_if = |known: bool| if known { Made::Known(0) } else { Made::Unknown };
     match *op {
-        Op::Confine { .. } | Op::SymAddr { .. } | Op::SubprogAddr { .. } => true,
+        Op::Confine { .. } | Op::SymAddr { .. } | Op::SubprogAddr { .. } => Made::Known(0),
         // Addresses in the frame are bounded by [`Reach`] instead.
-        Op::FrameAddr { .. } => false,
+        Op::FrameAddr { .. } => Made::Unknown,
         Op::Mov { src, .. } => val(src),
-        Op::Bin { op: BinOp::Add | BinOp::Sub | BinOp::And | BinOp::Shl | BinOp::Mul, a, b, .. } => of(a) && val(b),
-        Op::AddShift { a, b, .. } => of(a) && of(b),
-        Op::Select { yes, no, .. } => of(yes) && of(no),
+        Op::Bin { op: BinOp::Add | BinOp::Sub | BinOp::And | BinOp::Shl | BinOp::Mul, a, b, .. } => sum(of(a), val(b)),
+        Op::AddShift { a, b, .. } => sum(of(a), of(b)),
+        Op::Select { yes, no, .. } => of(yes).max(of(no)),
         // Fields of the hidden argument, and the starts of regions in the context.
         Op::Load { mem, size, .. } => match mem.region {
-            Region::Run => true,
-            Region::Context => size == Size::DW && regions.iter().any(|region| points_to(region, mem.off)),
-            Region::Unknown | Region::Stack | Region::Packet | Region::MapValue | Region::Arena | Region::Mem => false,
+            Region::Run => Made::Known(0),
+            Region::Context => known_if(size == Size::DW && regions.iter().any(|region| points_to(region, mem.off))),
+            Region::Unknown | Region::Stack | Region::Packet | Region::MapValue | Region::Arena | Region::Mem => {
+                Made::Unknown
+            }
         },
         Op::Bin { .. }
         | Op::Ext { .. }
@@ -326,7 +375,7 @@ fn is_known(op: &Op, known: &[bool], regions: &[RegionBounds]) -> bool {
         | Op::Stop { .. }
         | Op::Jump { .. }
         | Op::Branch { .. }
-        | Op::Exit { .. } => false,
+        | Op::Exit { .. } => Made::Unknown,
     }
 }
 
@@ -400,6 +449,31 @@ mod tests {
             (
                 "    v7 = confine v1, v5, v1, v6\n    v8 = load.b [v7 + 1: packet]",
                 "    v7 = confine v1, v5, v1, v6\n    v7 = add.64 v7, v1\n    v8 = load.b [v7: packet]",
+            ),
+        ] {
+            assert!(is_confined(&format!("{start}{yes}")), "{yes}");
+            assert!(!is_confined(&format!("{start}{no}")), "{no}");
+        }
+    }
+
+    #[test]
+    fn sums_of_a_loop_are_not_confined() {
+        let start = "    v4 = mov.64 0\n    v5 = load.dw [v2 + 72: run]\n    v6 = addr sink:0\n";
+        for (yes, no) in [
+            // A start that is moved once, and in each round.
+            (
+                "    v7 = add.64 v6, 8\n    jump b1\nb1:\n    v8 = load.b [v7: packet]\n    branch.64 v8 ne 0, b1\nb2:",
+                "    v7 = mov.64 v6\n    jump b1\nb1:\n    v7 = add.64 v7, 8\n    v8 = load.b [v7: packet]\n    branch.64 v8 ne 0, b1\nb2:",
+            ),
+            // A counter that is confined in each round, and one that is not.
+            (
+                "    v7 = mov.64 0\n    jump b1\nb1:\n    v7 = add.64 v7, 1\n    v9 = confine v7, v5, v7, v4\n    v8 = load.b [v6 + v9 << 0: packet]\n    branch.64 v8 ne 0, b1\nb2:",
+                "    v7 = mov.64 0\n    jump b1\nb1:\n    v7 = add.64 v7, 1\n    v9 = mov.64 v7\n    v8 = load.b [v6 + v9 << 0: packet]\n    branch.64 v8 ne 0, b1\nb2:",
+            ),
+            // A value that goes round through a copy, as it was and moved.
+            (
+                "    v7 = mov.64 v6\n    jump b1\nb1:\n    v8 = load.b [v7: packet]\n    v9 = mov.64 v7\n    v7 = mov.64 v9\n    branch.64 v8 ne 0, b1\nb2:",
+                "    v7 = mov.64 v6\n    jump b1\nb1:\n    v8 = load.b [v7: packet]\n    v9 = add.64 v7, 8\n    v7 = mov.64 v9\n    branch.64 v8 ne 0, b1\nb2:",
             ),
         ] {
             assert!(is_confined(&format!("{start}{yes}")), "{yes}");

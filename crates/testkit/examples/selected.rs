@@ -1,0 +1,69 @@
+//! The check of contained machine code over objects: how many programs, instructions and accesses it takes.
+//!
+//! `cargo xtask selected [-- OBJECT ...]`; without objects, the speed programs, the loops of
+//! `crates/verifier/tests/loops`, and the shared samples if they are there. Programs are contained and not verified, in
+//! the first context of XDP, sk_buff and raw memory that takes them. x86-64 only.
+
+use bpf_runtime::{Arch, Config, Context, Engine, Linker, MapSet, Object, Raw, Skb, Xdp, oracle};
+use bpf_testkit::cases::shared;
+use bpf_testkit::soundness::selected::{Selected, check};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The machine code of this program of the object in one context, if it can be contained.
+fn emitted<C: Context>(engine: &Engine, object: &Object, program: &str) -> Option<oracle::Emitted> {
+    let maps = MapSet::for_object(engine, object).ok()?;
+    oracle::ask_for_code();
+    let loaded = Linker::<()>::new(engine).loader::<C>().contained().only(&[program]).object(object, maps);
+    oracle::code().filter(|_| loaded.is_ok())
+}
+
+fn main() -> ExitCode {
+    if Arch::HOST != Some(Arch::X64) {
+        eprintln!("the check reads x86-64");
+        return ExitCode::FAILURE;
+    }
+    let mut paths: Vec<PathBuf> = std::env::args().skip(1).map(PathBuf::from).collect();
+    if paths.is_empty() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut folders = vec![here.join("../../benches/programs"), here.join("../verifier/tests/loops")];
+        for folder in ["build", "cilium", "cilium-examples", "new_linux"] {
+            folders.extend(shared(&format!("objects/samples/{folder}")));
+        }
+        let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
+        paths = files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|ext| ext == "o")).collect();
+        paths.sort();
+    }
+    // SAFETY: nothing that is loaded here is run.
+    unsafe { oracle::believe(true) };
+    let engine = Engine::new(Config::default()).expect("an engine");
+    let (mut checked, mut uncontained, mut arenas, mut refused) = (0, 0, 0, 0);
+    let mut all = Selected::default();
+    for path in paths {
+        let bytes = std::fs::read(&path).unwrap_or_default();
+        let Ok(object) = Object::parse(&bytes) else { continue };
+        for program in object.programs() {
+            let name = program.name();
+            let found = emitted::<Xdp>(&engine, &object, name)
+                .or_else(|| emitted::<Skb>(&engine, &object, name))
+                .or_else(|| emitted::<Raw>(&engine, &object, name));
+            match found {
+                None => uncontained += 1,
+                Some(emitted) if emitted.arena => arenas += 1,
+                Some(emitted) => match check(&emitted.code, &emitted.regions, &emitted.objects) {
+                    Ok(counts) => {
+                        checked += 1;
+                        all.add(counts);
+                    }
+                    Err(what) => {
+                        refused += 1;
+                        println!("{} {name}: {what}", path.display());
+                    }
+                },
+            }
+        }
+    }
+    println!("checked: {checked} programs, {all:?}");
+    println!("refused by the check: {refused}; not contained: {uncontained}; with an arena, not checked: {arenas}");
+    if refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
