@@ -139,6 +139,11 @@ enum Command {
     },
     /// List what must be right in the verifier's core, file by file, and what shows each rule.
     Trusted,
+    /// Check the machine code of contained programs, from objects or the corpora: docs/book/explanation/tenants.md.
+    Selected {
+        /// The objects; by default the speed programs, the verifier's loops, and the shared samples if they are there.
+        objects: Vec<std::path::PathBuf>,
+    },
     /// Run the tests of the runtime, the maps and the packs under sanitizers:
     /// docs/book/explanation/testing-sanitizers.md.
     Sanitize {
@@ -182,6 +187,10 @@ fn main() -> anyhow::Result<()> {
             prove::run(install, faults, &arguments)
         }
         Command::Trusted => trusted::run(),
+        Command::Selected { objects } => {
+            let example = ["run", "-q", "-p", "bpf-testkit", "--features", "oracle", "--example", "selected", "--"];
+            shell::run(shell::cargo().args(example).args(objects))
+        }
         Command::Sanitize { sanitizer } => sanitize::run(sanitizer),
         Command::BenchWasm => bench_wasm::run(),
         Command::Examples => examples::run(),

@@ -1,12 +1,12 @@
 //! Checks that the code of a contained program accesses memory by starts, constants and selections only.
 //!
-//! Problem: if a pass removed a selection, or lowering forgot an access, results of correct programs would not show it.
-//! Approach: an analysis of a function's ops that follows their order inside a block and ignores the order of blocks. A
-//! value is *known* if each op that defines it makes the start of an object (a linked address, a field of the hidden
-//! argument, the context's pointer to a region), a constant, a confinement, or a sum or multiple of known values. A
-//! number or a start that a loop adds up is not known, although each of its sums has known operands. Each access must be
-//! at a known address, or at a distance from r10 that the limits of selections, masks and widths keep inside the
-//! function's frame.
+//! Problem: if a pass removed a selection, or lowering forgot an access, results of correct programs would not show
+//! it. Approach: an analysis of a function's ops that follows their order inside a block and ignores the order of
+//! blocks. A value is *known* if each op that defines it makes the start of an object (a linked address, a field of
+//! the hidden argument, the context's pointer to a region), a constant, a confinement, or a sum or multiple of known
+//! values. A number or a start that a loop adds up is not known, although each of its sums has known operands. Each
+//! access must be at a known address, or at a distance from r10 that the limits of selections, masks and widths keep
+//! inside the function's frame.
 //!
 //! For the frame, whose size is known here, the check proves each access inside. For other objects it proves that no
 //! confinement is missing, but not that the limits are right; tests that run damaged programs look for that.
@@ -39,7 +39,7 @@ fn in_function(func: &Func, first: bool, regions: &[RegionBounds]) -> Option<Op>
     None
 }
 
-/// What the check knows about a value.
+/// The check's knowledge of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Value {
     made: Made,
@@ -51,9 +51,9 @@ struct Value {
 enum Made {
     /// No op seen so far defines the value.
     Nothing,
-    /// By at most this many sums and multiples, one after the other.
+    /// The value is made by at most this many sums and multiples, one after the other.
     Known(u32),
-    /// Of something else, or by as many sums as a loop has rounds.
+    /// An operand is something else, or a loop adds the value up.
     Unknown,
 }
 

@@ -7,7 +7,8 @@
 //!   block that only jumps leads to that block's target (`run`, `thread`).
 //! * If a branch leaves a loop and the jump behind it leads to the loop's head, the branch leads to the head and the
 //!   jump leaves the loop (`run`). Copies before that jump move with it, to a block in front of the head (`turn`).
-//! * A jump back to a block that only consists of the loop's exit branch becomes that branch (`ask`).
+//! * A jump back to a block that only consists of the loop's exit branch becomes that branch (`ask`). If no jump to the
+//!   block is left, the block goes (`drop_unreached`).
 //! * A block into which control does not fall is placed behind a block that jumps to it (`follow`).
 //! * If a branch leads to a distant block that continues a loop, and control falls into blocks that leave the loop, the
 //!   two are exchanged (`stay`).
@@ -35,11 +36,7 @@ pub(crate) fn run(func: &mut Func, reached: &mut Vec<bool>, places: &mut Vec<u32
     places.clear();
     places.resize(func.blocks.len(), 0);
     let mut done = close(func, places) + thread(func) + stay(func, places);
-    places.clear();
-    places.resize(func.blocks.len(), 0);
-    for (block, place) in func.order.iter().zip(0..) {
-        places[block.index()] = place;
-    }
+    number(func, places);
     reached.clear();
     reached.resize(func.blocks.len(), false);
     for i in 0..func.order.len() {
@@ -81,7 +78,38 @@ pub(crate) fn run(func: &mut Func, reached: &mut Vec<bool>, places: &mut Vec<u32
         kept += 1;
     }
     func.order.truncate(kept);
-    done + turn(func, reached, places) + follow(func, places) + stay(func, places) + ask(func, places)
+    done += turn(func, reached, places) + follow(func, places) + stay(func, places);
+    let asked = ask(func, places);
+    if asked > 0 {
+        drop_unreached(func, reached, places);
+    }
+    done + asked
+}
+
+/// Fills `places` with the position of each block in the order.
+fn number(func: &Func, places: &mut Vec<u32>) {
+    places.clear();
+    places.resize(func.blocks.len(), 0);
+    for (block, place) in func.order.iter().zip(0..) {
+        places[block.index()] = place;
+    }
+}
+
+/// Removes the blocks that no path from the entry reaches: exits of loops of which each jump has a copy of its own.
+fn drop_unreached(func: &mut Func, reached: &mut Vec<bool>, places: &mut Vec<u32>) {
+    number(func, places);
+    reached.clear();
+    reached.resize(func.blocks.len(), false);
+    let mut open = Vec::from_iter(func.order.first().copied());
+    while let Some(block) = open.pop() {
+        if core::mem::replace(&mut reached[block.index()], true) {
+            continue;
+        }
+        let ends = func.ends(block);
+        open.extend(ends.taken);
+        open.extend(ends.falls.then(|| func.order[places[block.index()] as usize + 1]));
+    }
+    func.order.retain(|block| reached[block.index()]);
 }
 
 /// Returns the blocks from position `from` on that fall into each other, up to the first that does not fall on.
@@ -94,13 +122,6 @@ fn run_from(func: &Func, from: usize) -> impl Iterator<Item = &BlockId> {
 /// contains the branch, and the blocks that control falls into leave the loop. Each round then has one taken jump less.
 /// The blocks that leave the loop follow behind.
 fn stay(func: &mut Func, places: &mut Vec<u32>) -> u32 {
-    let number = |func: &Func, places: &mut Vec<u32>| {
-        places.clear();
-        places.resize(func.blocks.len(), 0);
-        for (place, block) in func.order.iter().enumerate() {
-            places[block.index()] = crate::num::small(place);
-        }
-    };
     let mut jumps: Vec<u32> = Vec::new();
     let (mut done, mut left) = (0, MAX_MOVED + 16 * func.order.len());
     for at in 1..func.order.len().saturating_sub(2) {
@@ -226,11 +247,7 @@ fn follow(func: &mut Func, places: &mut Vec<u32>) -> u32 {
 /// Replaces a jump back to a block that is only a branch by that branch, and a jump to where that branch falls. Each
 /// round then has one jump less, and the way out has no more than before.
 fn ask(func: &mut Func, places: &mut Vec<u32>) -> u32 {
-    places.clear();
-    places.resize(func.blocks.len(), 0);
-    for (place, block) in func.order.iter().enumerate() {
-        places[block.index()] = crate::num::small(place);
-    }
+    number(func, places);
     // The changes are collected first: position of the jump's block, the branch, the branch's op index, and the block
     // that it falls into.
     let mut found: Vec<(usize, Op, usize, BlockId)> = Vec::new();
@@ -407,4 +424,23 @@ fn thread(func: &mut Func) -> u32 {
 /// Returns the target of a block that does nothing but jump.
 fn only_jump(func: &Func, block: BlockId) -> Option<BlockId> {
     if let [Op::Jump { target }] = func.block_ops(block) { Some(*target) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpf_lir::Lir;
+
+    #[test]
+    fn unreached_blocks_go() {
+        // b2 and b3 lead to each other only.
+        let text = "func 0 (v0, v1, -, -, -) {\nb0:\n    branch.64 v0 eq 0, b4\nb1:\n    jump b4\nb2:\n    v1 = add.64 v1, 1\n\
+                    b3:\n    branch.64 v1 lt 9, b2\nb4:\n    exit v1\n}\n";
+        let mut lir: Lir = text.parse().expect("a program");
+        let func = &mut lir.funcs[0];
+        drop_unreached(func, &mut Vec::new(), &mut Vec::new());
+        assert_eq!(func.verify(usize::MAX), Ok(()));
+        let kept: Vec<_> = func.order.iter().map(|block| block.0).collect();
+        assert_eq!(kept, [0, 1, 4], "{func}");
+    }
 }
