@@ -29,6 +29,7 @@ mod packets;
 mod plugin;
 mod prove;
 mod run;
+mod run_host;
 mod scenario;
 mod test;
 mod test_case;

@@ -4,6 +4,7 @@ use crate::context::{Chosen, ContextArg};
 use crate::load::{EngineArgs, NoHost, Trust};
 use crate::out::{self, line};
 use crate::packets::{self, Slot};
+use crate::run_host::{self, HostArgs};
 use crate::{fill, input, load, maps};
 use anyhow::{Context, Result, anyhow, ensure};
 use bpf_runtime::{Engine, Linker, Object, Program, Raw, RunError, SkBuff, SkLookup, SkLookupBuff, Skb, Xdp, XdpBuff};
@@ -32,6 +33,8 @@ pub(crate) struct Args {
     /// The program's context; by default that of its section.
     #[arg(long, value_enum)]
     ctx: Option<ContextArg>,
+    #[command(flatten)]
+    host: HostArgs,
     #[command(flatten)]
     loader: load::ObjectArgs,
     #[command(flatten)]
@@ -69,6 +72,18 @@ pub(crate) struct Args {
     debug: load::DebugArgs,
 }
 
+impl Args {
+    fn trust(&self) -> Trust {
+        match (self.no_verify, self.hybrid, self.privileged, self.contained) {
+            (true, _, _, _) => Trust::Unverified,
+            (false, true, _, _) => Trust::Checked,
+            (false, false, true, _) => Trust::Privileged,
+            (false, false, false, true) => Trust::Contained,
+            (false, false, false, false) => Trust::Verified,
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct Report {
     object: String,
@@ -80,6 +95,24 @@ struct Report {
     /// Wall-clock nanoseconds per run.
     ns_per_run: f64,
     maps: Vec<maps::Dump>,
+    /// On the context of a host.
+    #[serde(flatten)]
+    effects: Option<run_host::Effects>,
+}
+
+impl Report {
+    /// The report of `runs` runs of a program over `inputs` inputs.
+    fn new(
+        (path, program, inputs, runs): (&Path, &str, usize, u64),
+        returned: BTreeMap<u64, u64>,
+        spent: Duration,
+        maps: Vec<maps::Dump>,
+        effects: Option<run_host::Effects>,
+    ) -> Report {
+        let ns_per_run = spent.as_nanos() as f64 / runs.max(1) as f64;
+        let (object, program) = (path.display().to_string(), program.to_owned());
+        Report { object, program, inputs, runs, returned, ns_per_run, maps, effects }
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -90,16 +123,24 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Runs the program of one object.
 fn run_object(engine: &Engine, path: &Path, args: &Args) -> Result<()> {
+    if let Some(host) = args.host.file() {
+        let job = run_host::Job {
+            engine: &args.engine,
+            loader: &args.loader,
+            program: args.program.as_deref(),
+            trust: args.trust(),
+            fill: &args.fill,
+            repeat: args.repeat,
+        };
+        let run_host::Outcome { program, returned, spent, maps, effects } = job.run(path, host, &args.host)?;
+        let inputs = (path, program.as_str(), 1, args.repeat.into());
+        let report = Report::new(inputs, returned, spent, maps, Some(effects));
+        return if args.json { out::json(&report) } else { print(&report) };
+    }
     let object = load::object_for(path, &args.loader)?;
     let name = load::choose(&object, args.program.as_deref())?;
     let linker = Linker::new(engine);
-    let trust = match (args.no_verify, args.hybrid, args.privileged, args.contained) {
-        (true, _, _, _) => Trust::Unverified,
-        (false, true, _, _) => Trust::Checked,
-        (false, false, true, _) => Trust::Privileged,
-        (false, false, false, true) => Trust::Contained,
-        (false, false, false, false) => Trust::Verified,
-    };
+    let trust = args.trust();
     let inputs = input::packets(args.data.as_deref())?;
     let link = inputs.link;
     let mut packets = packets::slots(inputs, args.headroom as usize)?;
@@ -161,15 +202,8 @@ fn run_object(engine: &Engine, path: &Path, args: &Args) -> Result<()> {
     }
 
     let runs = u64::from(args.repeat) * packets.len() as u64;
-    let report = Report {
-        object: path.display().to_string(),
-        program: name.to_owned(),
-        inputs: packets.len(),
-        runs,
-        returned: outcome.returned,
-        ns_per_run: outcome.spent.as_nanos() as f64 / runs.max(1) as f64,
-        maps: outcome.maps,
-    };
+    let inputs = (path, name, packets.len(), runs);
+    let report = Report::new(inputs, outcome.returned, outcome.spent, outcome.maps, None);
     if args.json { out::json(&report) } else { print(&report) }
 }
 
@@ -247,5 +281,6 @@ fn print(report: &Report) -> Result<()> {
         let bar = "#".repeat(usize::try_from((count * 40).div_ceil(most)).unwrap_or(40));
         line!("  {value:>10} {count:>10}  {bar}")?;
     }
+    report.effects.iter().try_for_each(run_host::print)?;
     report.maps.iter().try_for_each(maps::print)
 }

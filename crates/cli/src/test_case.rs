@@ -123,6 +123,11 @@ impl Mocks {
         Ok(())
     }
 
+    /// The calls of the run as text.
+    pub(crate) fn shown(&self) -> Vec<String> {
+        self.calls.iter().map(shown_call).collect()
+    }
+
     /// Begins a run, which may set the time.
     pub(crate) fn begin_run(&mut self, time: Option<u64>) {
         self.calls.clear();
@@ -593,13 +598,14 @@ fn shown_calls(calls: &[(String, Vec<Argument>)]) -> String {
     }
     let (shown, rest) = calls.split_at(calls.len().min(SHOWN_CALLS));
     let more = (!rest.is_empty()).then(|| format!("{} more", rest.len()));
-    let shown = shown.iter().map(|(name, args)| {
-        let args = args.iter().map(|arg| match arg {
-            Argument::Int(number) => number.cast_signed().to_string(),
-            Argument::Bytes(bytes) => shown_bytes(bytes),
-            Argument::Null => "null".to_owned(),
-        });
-        format!("{name}({})", args.collect::<Vec<_>>().join(", "))
+    shown.iter().map(shown_call).chain(more).collect::<Vec<_>>().join(", ")
+}
+
+fn shown_call((name, args): &(String, Vec<Argument>)) -> String {
+    let args = args.iter().map(|arg| match arg {
+        Argument::Int(number) => number.cast_signed().to_string(),
+        Argument::Bytes(bytes) => shown_bytes(bytes),
+        Argument::Null => "null".to_owned(),
     });
-    shown.chain(more).collect::<Vec<_>>().join(", ")
+    format!("{name}({})", args.collect::<Vec<_>>().join(", "))
 }

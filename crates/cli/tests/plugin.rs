@@ -399,6 +399,41 @@ fn sleepable_programs_are_tested() {
 
 /// A plug-in that the host refuses fails its cases, with the verifier's message.
 #[test]
+fn a_plug_in_runs_on_a_context_of_its_host() {
+    fn run<'a>(args: &[&'a str]) -> Vec<&'a str> {
+        [&["run", "examples/limit.o", "--host", "examples/limit_host.json"], args].concat()
+    }
+    let limit = run(&["--program", "limit", "--field", "client=7", "--map", "seen=7:3", "--repeat", "2", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&prints(0, &limit)).unwrap();
+    assert_eq!((&report["runs"], &report["returned"]["1"]), (&2.into(), &2.into()), "{report}");
+    assert_eq!(report["context"], serde_json::json!({ "client": 7, "cost": 0, "path": "" }));
+    let home = run(&["--program", "home", "--field", "path=/~ada"]);
+    let text = prints(0, &home);
+    let context = "context:\n  client = 0\n  cost = 10\n  path = \"/~ada\"\ncalls:\n  say(\"a home page\")\n";
+    assert!(text.contains(context), "{text}");
+    for (arg, value, part) in [
+        ("--field", "clint=7", "the context has no field `clint`; its fields: client, cost, path"),
+        ("--field", "client=x", "the context's field `client`: \"x\" is no number"),
+        ("--result", "says=1", "the host has no function `says`"),
+        ("--result", "say=full", "host function failed at instruction"),
+        ("--result", "say", "expected NAME=VALUE"),
+        ("--data", "hex:00", "cannot be used with"),
+    ] {
+        let args = [&home[..], &[arg, value]].concat();
+        let output = bpf(&args);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && message.contains(part), "{args:?}: {message}");
+    }
+    for (fields, part) in [
+        (&["--field", "client=1", "--field", "client=2"][..], "--field client is given twice"),
+        (&["--field", "path=7"], "the context's field `path`: 7 is neither text"),
+    ] {
+        let args = run(&[&["--program", "home"], fields].concat());
+        assert!(fails(&args).contains(part), "{args:?}");
+    }
+}
+
+#[test]
 fn a_refused_plug_in_fails_its_cases() {
     let folder = Folder::new("refused");
     let host = std::fs::read_to_string(root().join("examples/limit_host.json")).unwrap();
