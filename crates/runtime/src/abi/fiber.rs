@@ -15,16 +15,19 @@
 //! * A [`Fiber`] is over before it is dropped. A forgotten fiber stays as it is, with its stack: nothing that it
 //!   borrowed is used again, for nobody can resume it.
 
+use crate::abi::around::{Around, Busy, Nests, Outer, Polling, polled};
 use crate::abi::clock::Clock;
+use crate::abi::level::Level;
 use crate::abi::link::{Awaited, Link, Resume, Waiting};
 use crate::abi::machine_stack::{self, StackNeed};
 use crate::abi::parked::{Deadlines, Due, Parked, wake};
 use crate::abi::run::{Run, RunConfig};
 use crate::abi::stacks::{RunStack, Stacks};
-use crate::abi::watch::{NEVER, Watched};
+use crate::abi::watch::Watched;
 use crate::context::Parts;
 use crate::error::RunError;
 use bpf_quiesce::Domain;
+use crossbeam_utils::CachePadded;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -65,6 +68,8 @@ pub(crate) struct Fiber {
     fibers: Arc<Fibers>,
     parked: Arc<Parked>,
     due: Due,
+    /// The run inside of which the run was polled last.
+    around: Option<Box<Around>>,
     /// Not a box: the run refers to it as well.
     link: Rc<Link>,
     /// Whether the run may use more than [`KEPT_STACK`] of the stack.
@@ -93,21 +98,29 @@ impl Fiber {
         if left < needed { Err(RunError::Stack { needed, left }) } else { Ok(()) }
     }
 
-    /// Describes the run that is about to begin to threads that end runs: its program and limits, the hook that the run
-    /// is a part of (0: none), and whether the time that it waits counts against its deadline.
-    pub(crate) fn announce(&mut self, run: Watched, whole: u64, waits_count: bool) {
+    /// Describes the run that is about to begin to threads that end runs: its program and limits, the program or hook
+    /// by which it is interrupted, and whether the time that it waits counts against its deadline.
+    pub(crate) fn announce(&mut self, run: Watched, named: u64, waits_count: bool) {
         let level = &self.parked.level;
-        self.parked.set_whole(whole);
-        if whole != 0 {
-            level.watch().begin_apart(level.word(), run);
-        } else if run.deadline != NEVER || run.interrupter != 0 {
-            level.watch().begin(level.word(), run);
-        } else {
-            // Release: see `Parked::interrupt_part`.
-            level.word().store(run.of, Ordering::Release);
-        }
+        self.parked.set_named(named);
+        level.watch().begin_apart(level.word(), run);
         self.due = Due::new(run.deadline, waits_count);
         self.fibers.deadlines.begin(&self.due, &self.parked);
+    }
+
+    /// Notes the run inside of which this thread is about to poll the announced run, so that the end of the one ends
+    /// the other. While the result lives, runs that begin are inside this run. `busy`: the innermost run of the
+    /// thread's slot, if the thread is in a guard; `levels`: of the slots.
+    pub(crate) fn polls(&mut self, busy: Option<Busy>, levels: &[CachePadded<Level>]) -> Polling {
+        let fibers = &self.fibers;
+        let number = Arc::as_ptr(fibers).addr();
+        let around = match polled(number, busy) {
+            Some(parked) => fibers.all().get(&parked).map(|parked| Outer::OfFiber(Arc::clone(parked))),
+            None => busy.map(Outer::OfSlot),
+        };
+        let around = around.map(|outer| Around::new(outer, levels));
+        fibers.nests.set(&mut self.around, &self.parked, around, levels);
+        Polling::begin(number, Arc::as_ptr(&self.parked).addr(), busy)
     }
 
     /// Begins a run in this slot.
@@ -216,6 +229,7 @@ impl Fiber {
         // Before the word is 0: see `parked`.
         fibers.deadlines.end(&self.due, &self.parked);
         self.due = Due::NEVER;
+        fibers.nests.end(&mut self.around, &self.parked);
         // As in `begin::run_code`: from here on nobody interrupts it.
         self.parked.level.word().store(0, Ordering::Relaxed);
         // The waker's drop runs foreign code, so it comes last.
@@ -264,6 +278,8 @@ pub(crate) struct Fibers {
     /// The state of each, by its address: for threads that interrupt runs.
     all: Mutex<BTreeMap<usize, Arc<Parked>>>,
     deadlines: Deadlines,
+    /// The runs that are inside others.
+    nests: Nests,
 }
 
 impl fmt::Debug for Fibers {
@@ -283,6 +299,7 @@ impl Fibers {
             idle: Mutex::default(),
             all: Mutex::default(),
             deadlines: Deadlines::default(),
+            nests: Nests::default(),
         }
     }
 
@@ -312,6 +329,13 @@ impl Fibers {
         wake(self.deadlines.end_late(now));
     }
 
+    /// Ends the runs inside of runs that were asked to end. `levels`: of the slots.
+    pub(super) fn pass_on(&self, levels: &[CachePadded<Level>]) {
+        if !self.domain.is_forked() {
+            self.nests.pass_on(levels);
+        }
+    }
+
     /// Does this with the state of each.
     pub(super) fn each(&self, look: impl FnMut(&Parked)) {
         // Where nobody sleeps, no lock is taken. Acquire pairs with the release in `take`: a run that began before this
@@ -333,7 +357,8 @@ impl Fibers {
     /// A fiber that no run is on.
     pub(crate) fn take(self: &Arc<Self>) -> Result<Fiber, RunError> {
         if let Some(Idle { parked, link, stack }) = self.idle().pop() {
-            return Ok(Fiber { fibers: Arc::clone(self), parked, due: Due::NEVER, link, deep: false, stack });
+            let fibers = Arc::clone(self);
+            return Ok(Fiber { fibers, parked, due: Due::NEVER, around: None, link, deep: false, stack });
         }
         // Release: see `each`.
         let taken = self
@@ -353,7 +378,8 @@ impl Fibers {
         // SAFETY: the run was just made, and no other thread has a reference to it.
         unsafe { (*parked.level.run()).link = Rc::as_ptr(&link) };
         self.all().insert(Arc::as_ptr(&parked).addr(), Arc::clone(&parked));
-        Ok(Fiber { fibers: Arc::clone(self), parked, due: Due::NEVER, link, deep: false, stack })
+        let fibers = Arc::clone(self);
+        Ok(Fiber { fibers, parked, due: Due::NEVER, around: None, link, deep: false, stack })
     }
 
     /// One fiber less.

@@ -1,6 +1,7 @@
 //! A run as emitted code sees it: how it is entered, what state it has, why it stops. This module does not depend on
 //! loaded programs.
 
+pub(crate) mod around;
 pub(crate) mod begin;
 pub(crate) mod clock;
 pub(crate) mod entry;

@@ -26,30 +26,30 @@ use std::time::{Duration, Instant};
 /// A run on a stack of its own, as other threads see it.
 pub(crate) struct Parked {
     pub(super) level: CachePadded<Level>,
-    /// The [`crate::abi::watch::word_of`] the hook that the run is a part of; 0: none. Stored before the word of the
-    /// run, which is no other run's if there is a hook: see [`Parked::interrupt_part`].
-    whole: AtomicU64,
+    /// The [`crate::abi::watch::word_of`] the program or hook by which the run is interrupted: for a part of a run of
+    /// a hook, the hook. Stored before the word of the run, which is no other run's: see [`Parked::interrupt_of`].
+    named: AtomicU64,
     /// The waker of the run's last poller.
     waker: Mutex<Option<Waker>>,
 }
 
 impl Parked {
     pub(super) fn new() -> Parked {
-        Parked { level: Level::new(0), whole: AtomicU64::new(0), waker: Mutex::new(None) }
+        Parked { level: Level::new(0), named: AtomicU64::new(0), waker: Mutex::new(None) }
     }
 
-    /// Sets the hook that the next run is a part of; 0: none.
-    pub(super) fn set_whole(&self, whole: u64) {
+    /// Sets the program or hook by which the next run is interrupted.
+    pub(super) fn set_named(&self, named: u64) {
         // Relaxed: the release of the run's word orders it.
-        self.whole.store(whole, Ordering::Relaxed);
+        self.named.store(named, Ordering::Relaxed);
     }
 
-    /// Asks the run to end if it is a part of this hook.
-    pub(super) fn interrupt_part(&self, whole: u64) {
-        // Acquire pairs with the release that stored the word: the hook is that of the run with this word, or of a
-        // later run. Then the exchange fails, since the word of a part of a hook does not come twice.
+    /// Asks the run to end if it is interrupted by this program or hook.
+    pub(super) fn interrupt_of(&self, named: u64) {
+        // Acquire pairs with the release that stored the word: the name is that of the run with this word, or of a
+        // later run. Then the exchange fails, since a word does not come twice.
         let word = self.level.word().load(Ordering::Acquire);
-        if word != 0 && self.whole.load(Ordering::Relaxed) == whole {
+        if word != 0 && self.named.load(Ordering::Relaxed) == named {
             // Relaxed: see `is_asked`. If it fails, the run is over, or was asked to end before.
             let by = word | INTERRUPTED;
             let _ = self.level.word().compare_exchange(word, by, Ordering::Relaxed, Ordering::Relaxed);
@@ -64,6 +64,13 @@ impl Parked {
     pub(super) fn is_asked(&self) -> bool {
         // Relaxed: the lock of the waker orders the mark, see the module.
         self.level.word().load(Ordering::Relaxed) & INTERRUPTED != 0
+    }
+
+    /// Asks a run in progress to end, with these marks. Returns whether nobody had asked before.
+    pub(super) fn ask(&self, marks: u64) -> bool {
+        let mark = |word: u64| (word & INTERRUPTED == 0).then_some(word | marks);
+        // Relaxed: see `is_asked`.
+        self.level.word().fetch_update(Ordering::Relaxed, Ordering::Relaxed, mark).is_ok()
     }
 
     /// Keeps the waker of a run that waits. Returns whether the run was asked to end.
@@ -171,9 +178,7 @@ impl Deadlines {
                 break;
             }
             let run = first.remove();
-            let mark = |word: u64| (word & INTERRUPTED == 0).then_some(word | INTERRUPTED | LATE);
-            // Relaxed: see `is_asked`. If it fails, the run was asked to end before.
-            let _ = run.level.word().fetch_update(Ordering::Relaxed, Ordering::Relaxed, mark);
+            run.ask(INTERRUPTED | LATE);
             wakers.extend(run.take_waker());
         }
         wakers

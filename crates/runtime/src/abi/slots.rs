@@ -6,6 +6,7 @@
 //! thread (a host function that runs a program) finds the slot's run taken and uses the one at the next level, which
 //! the slot keeps from then on.
 
+use crate::abi::around::Busy;
 use crate::abi::clock::Clock;
 use crate::abi::fiber::Fibers;
 use crate::abi::level::Level;
@@ -109,6 +110,7 @@ impl Runs {
         self.clock.deadline((now, at), move |now| {
             end_late(&levels, now);
             fibers.end_late(now);
+            fibers.pass_on(&levels);
         })
     }
 
@@ -118,14 +120,12 @@ impl Runs {
         self.interrupt_each(|_, _| true);
     }
 
-    /// Asks the runs of this program, hook or dispatcher to stop, and the runs nested in them.
+    /// Asks the runs of this program, hook or dispatcher to stop, and the runs nested in them. A part of a hook's run
+    /// is a run of the hook.
     pub(crate) fn interrupt_of(&self, of: u64) {
-        self.interrupt_each(|level, word| level.watch().of(word) == of);
-    }
-
-    /// Asks the runs to stop that may wait and are parts of a run of this hook.
-    pub(crate) fn interrupt_parts(&self, whole: u64) {
-        self.fibers.interrupt(|parked| parked.interrupt_part(whole));
+        self.levels.iter().for_each(|slot| interrupt(slot, |level, word| level.watch().of(word) == of));
+        self.fibers.interrupt(|parked| parked.interrupt_of(of));
+        self.fibers.pass_on(&self.levels);
     }
 
     /// Asks the runs to stop that were given this [`crate::Interrupter`], and the runs nested in them.
@@ -138,6 +138,7 @@ impl Runs {
     fn interrupt_each(&self, is: impl Fn(&Level, u64) -> bool) {
         self.levels.iter().for_each(|slot| interrupt(slot, &is));
         self.fibers.interrupt(|parked| interrupt(&parked.level, &is));
+        self.fibers.pass_on(&self.levels);
     }
 
     /// Returns one of these programs ([`crate::abi::watch::word_of`]) that a run, nested ones included, has announced.
@@ -181,6 +182,26 @@ impl Runs {
                 }
             }
         }
+    }
+
+    /// Returns the outermost level of each slot.
+    pub(crate) fn levels(&self) -> &[CachePadded<Level>] {
+        &self.levels
+    }
+
+    /// Returns the innermost run of this thread's slot. `None` without a guard, or in a forked child.
+    pub(crate) fn busy(&self) -> Option<Busy> {
+        if !self.config.domain.in_guard() {
+            return None;
+        }
+        let guard = self.config.domain.enter_run().ok()?;
+        let (slot, mut depth) = (guard.slot(), 0);
+        let mut level = self.levels.get(slot as usize).filter(|level| !level.is_idle())?;
+        while let Some(inner) = level.inner().filter(|inner| !inner.is_idle()) {
+            level = inner;
+            depth += 1;
+        }
+        Some(Busy { slot, depth })
     }
 
     /// The level of a slot, if no run of its thread is using it.

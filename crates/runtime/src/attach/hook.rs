@@ -541,9 +541,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         let runs = &self.engine.0.runs;
         self.identity.count();
         runs.interrupt_of(self.terms().of);
-        let asleep = word_of(self.identity.identity());
-        runs.interrupt_of(asleep);
-        runs.interrupt_parts(asleep);
+        runs.interrupt_of(word_of(self.identity.identity()));
     }
 
     /// Runs the programs of this list once, without an image. `run` is the run of this thread, begun with these parts

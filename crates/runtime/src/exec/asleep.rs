@@ -40,7 +40,7 @@ unsafe impl Send for Asleep {}
 /// The identity and the limits of a run that may wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AsyncTerms<'l> {
-    /// The [`crate::abi::watch::word_of`] the hook that the run is a part of.
+    /// The [`crate::abi::watch::word_of`] the hook that the run is a part of: it alone interrupts the run.
     pub(crate) of: Option<u64>,
     pub(crate) limits: Option<&'l RunLimits>,
 }
@@ -104,6 +104,7 @@ impl Loaded {
         let named = || std::iter::once(self.limited());
         let limits = terms.limits.map(|limits| Limits::new(limits, runs, self.checks, named));
         let limits = limits.transpose().map_err(|error| *error)?;
+        let busy = runs.busy();
         let nested = engine.domain.in_guard().then(|| Nesting::enter(runs.config.max_nested)).transpose()?;
         let guard = engine.domain.enter_run()?;
         let beside = if self.interpreted().is_some() { INTERPRETER } else { 0 };
@@ -116,7 +117,8 @@ impl Loaded {
         }
         let own = self.terms();
         let limited = limits.unwrap_or(Limits::NONE);
-        fiber.announce(limited.watched(own.of), terms.of.unwrap_or(0), limited.waits_count());
+        fiber.announce(limited.watched(own.of), terms.of.unwrap_or(own.of), limited.waits_count());
+        let polling = fiber.polls(busy, runs.levels());
         // The run was announced before this.
         if let Some(limits) = limits.filter(|limits| limits.is_over(runs)) {
             fiber.finish();
@@ -136,6 +138,7 @@ impl Loaded {
         // SAFETY: the fiber was idle and announced, and the guard is held until this run waits or is over. The run
         // keeps its program, and so engine and configuration; the rest is the caller's contract.
         let step = unsafe { fiber.start(slot, (host, parts), budget, cx, work) };
+        drop(polling);
         drop(guard);
         drop(nested);
         let call = match step {
@@ -190,10 +193,14 @@ enum Polled {
 impl Asleep {
     /// Goes on if the call that the run waits for is ready; ends the run if another thread has asked for that.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, RunError>> {
-        let asked = self.may_be_ended() && self.fiber.as_ref().is_some_and(Fiber::is_asked);
+        let may_be_ended = self.may_be_ended();
         let Some(fiber) = &mut self.fiber else { return Poll::Ready(Err(RunError::Over)) };
         let engine = &self.program.engine.0;
-        let polled = if engine.domain.is_forked() {
+        // In a forked child, another thread of the parent may have had the locks at the fork.
+        let forked = engine.domain.is_forked();
+        let _polling = (!forked).then(|| fiber.polls(engine.runs.busy(), engine.runs.levels()));
+        let asked = may_be_ended && fiber.is_asked();
+        let polled = if forked {
             // The run ends here: no guard is to be had.
             Polled::Ready
         } else if asked {

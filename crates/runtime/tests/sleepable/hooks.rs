@@ -131,6 +131,33 @@ fn a_hook_is_interrupted_while_it_waits() {
     }
 }
 
+/// `Program::interrupt` means the runs of the program by itself, whatever kind of run: a hook's run is the hook's.
+#[test]
+fn an_interruption_of_a_program_does_not_end_the_runs_of_a_hook() {
+    for engine in engines(|config| config.interruptible = true) {
+        let waits = load(&waits(&engine), "r1 = 1\ncall 1001\nr0 = 0\nagain: r0 += 1\nif r0 != 9 goto again\nexit");
+        let hook = Hook::<Raw, u64>::sleepable(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        hook.attach(&waits).unwrap();
+        let interrupter = engine.interrupter();
+        let all = [RunLimits::new(), RunLimits::new().interrupter(&interrupter)];
+        for (limits, by_program) in all.iter().flat_map(|limits| [(limits, true), (limits, false)]) {
+            let (mut a, mut b) = (0, 0);
+            let mut of_hook = pin!(hook.run_async_with(&mut a, &mut [], limits));
+            let mut own = pin!(waits.run_async_with(&mut b, &mut [], limits));
+            assert!(poll(of_hook.as_mut()).is_pending());
+            assert!(poll(own.as_mut()).is_pending());
+            if by_program {
+                waits.interrupt()
+            } else {
+                hook.interrupt()
+            }
+            let (ended, goes_on) = if by_program { (poll(own), poll(of_hook)) } else { (poll(of_hook), poll(own)) };
+            assert!(matches!(ended, Poll::Ready(Err(RunError::Interrupted { .. }))), "{ended:?}");
+            assert!(matches!(goes_on, Poll::Ready(Ok(9))), "{goes_on:?}");
+        }
+    }
+}
+
 /// Whether the wait of a hook's first program moves the deadline of `last`, too. It may not on a machine that is slow.
 fn a_wait_moves_the_next(engine: &Engine, last: &Program<Raw, u64>, limit: Duration) -> bool {
     let first = load(&waits(engine), "r1 = 1\ncall 1001\nr0 = 2\nexit");

@@ -9,6 +9,7 @@ mod attacks;
 mod ends;
 mod generated;
 mod hooks;
+mod inside;
 mod interfaces;
 mod random;
 mod yields;
