@@ -10,9 +10,9 @@
 //! * A run is listed before it looks at the word of the run around it, and a thread that ends runs marks that word
 //!   before it looks at the list, with a fence on either side: one of them sees the other.
 //! * A run is listed only while it is in progress: it is removed, under the list's lock, before its word is 0.
-//! * The listed word identifies the run around: marks of a later run there are not passed on. Exception: a plain run
-//!   whose program runs again in the same slot has the same word. A run that has left it and was not polled since is
-//!   ended with the later run.
+//! * The listed word identifies the run around, so that a later run at its place passes no marks on. Exception: a plain
+//!   run whose program runs again in the same slot has the same word. A run that has left it and was not polled since
+//!   is ended with the later run.
 
 use crate::abi::level::Level;
 use crate::abi::parked::{Parked, wake};
