@@ -42,8 +42,8 @@ where
     A: Future<Output = Option<u64>> + Send + 'static,
 {
     let (reader, writer) = stream.into_split();
-    let (replies, queue) = mpsc::channel(QUEUE);
-    tokio::spawn(write_lines(writer, queue));
+    let (replies, mut queue) = mpsc::channel(QUEUE);
+    tokio::spawn(async move { write_lines(writer, &mut queue).await });
     let mut lines = BufReader::new(reader).lines();
     while let Some(line) = lines.next_line().await? {
         let Some((number, key)) = line.split_once(' ') else { continue };
@@ -63,7 +63,7 @@ where
 /// Writes lines as they come; lines that wait are written together.
 async fn write_lines(
     writer: impl tokio::io::AsyncWrite + Unpin,
-    mut queue: mpsc::Receiver<String>,
+    queue: &mut mpsc::Receiver<String>,
 ) -> std::io::Result<()> {
     let mut writer = BufWriter::new(writer);
     while let Some(line) = queue.recv().await {
@@ -183,23 +183,48 @@ async fn exchange(
     shared: &std::sync::Weak<Shared>,
 ) -> std::io::Result<()> {
     let (reader, writer) = stream.into_split();
-    let mut writer = BufWriter::new(writer);
     let mut lines = BufReader::new(reader).lines();
-    loop {
-        tokio::select! {
-            line = lines.next_line() => match (line?, shared.upgrade()) {
+    let receive = async {
+        loop {
+            match (lines.next_line().await?, shared.upgrade()) {
                 (Some(line), Some(shared)) => shared.reply(&line),
                 (_, None) => return Ok(()),
                 (None, Some(_)) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            },
-            line = queue.recv() => {
-                let Some(line) = line else { return Ok(()) };
-                writer.write_all(line.as_bytes()).await?;
-                while let Ok(line) = queue.try_recv() {
-                    writer.write_all(line.as_bytes()).await?;
-                }
-                writer.flush().await?;
             }
         }
+    };
+    // Beside each other: a server may read no further until its replies are read.
+    tokio::select! {
+        ended = receive => ended,
+        ended = write_lines(writer, queue) => ended,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncReadExt as _;
+
+    /// More than the buffers of a connection hold.
+    const MUCH: usize = 16 << 20;
+
+    #[tokio::test]
+    async fn replies_are_read_while_a_request_is_written() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            // Reads no further until the client has read replies, to lookups that were given up.
+            let _ = stream.read_u8().await.unwrap();
+            stream.write_all("0 0\n".repeat(MUCH / 4).as_bytes()).await.unwrap();
+            let (reader, mut writer) = stream.into_split();
+            let line = BufReader::new(reader).lines().next_line().await.unwrap().unwrap();
+            assert!(line.len() >= MUCH);
+            // The number is 1, which was read above.
+            writer.write_all(b"1 7\n").await.unwrap();
+            std::future::pending::<()>().await;
+        });
+        let value = Client::new(address).get(&"k".repeat(MUCH), Duration::from_secs(10)).await;
+        assert_eq!(value, Ok(7));
     }
 }
