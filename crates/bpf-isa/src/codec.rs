@@ -134,6 +134,12 @@ impl fmt::Display for DecodeError {
         match self.kind {
             DecodeErrorKind::PartialSlot { bytes } => write!(f, "{bytes} bytes left, a slot has 8"),
             DecodeErrorKind::UnknownOpcode(code) => write!(f, "unknown opcode {code:#04x}"),
+            DecodeErrorKind::BadRegister { field, value: 11 } => {
+                write!(
+                    f,
+                    "{field} is r11: no such register; newer compilers pass a sixth argument by it: pass a struct"
+                )
+            }
             DecodeErrorKind::BadRegister { field, value } => write!(f, "{field} is r{value}: no such register"),
             DecodeErrorKind::BadField { code, field, value } => {
                 write!(f, "{field} is {value}, which opcode {code:#04x} does not define")

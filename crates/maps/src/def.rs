@@ -84,9 +84,22 @@ impl Family {
             | MapType::PerCpuCgroupStorage
             | MapType::StructOps
             | MapType::InodeStorage
-            | MapType::CgrpStorage => Err(MapError::Unsupported { number: map_type.number(), name: map_type.name() }),
+            | MapType::CgrpStorage
+            | MapType::Rhash => Err(MapError::Unsupported { number: map_type.number(), name: map_type.name() }),
         }
     }
+}
+
+/// The kernel's name of a creation flag that no map here has, in parentheses.
+fn refused_flag(unknown: u32) -> &'static str {
+    const NAMED: [(u32, &str); 5] = [
+        (1 << 15, " (BPF_F_VTYPE_BTF_OBJ_FD)"),
+        (1 << 16, " (BPF_F_TOKEN_FD)"),
+        (1 << 17, " (BPF_F_SEGV_ON_FAULT)"),
+        (1 << 18, " (BPF_F_NO_USER_CONV)"),
+        (1 << 19, " (BPF_F_RB_OVERWRITE: no record is overwritten here)"),
+    ];
+    NAMED.iter().find(|(flag, _)| unknown == *flag).map_or("", |(_, name)| name)
 }
 
 /// The types that this crate implements, ascending by number.
@@ -337,7 +350,11 @@ impl MapDef {
         if unknown != 0 {
             return bad(
                 Errno::EINVAL,
-                format!("no flags but {:#x}; {unknown:#x} is not for this type", self.allowed_flags(family)),
+                format!(
+                    "no flags but {:#x}; {unknown:#x}{} is not for this type",
+                    self.allowed_flags(family),
+                    refused_flag(unknown)
+                ),
             );
         }
         match family {

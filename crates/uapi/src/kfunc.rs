@@ -33,16 +33,21 @@ macro_rules! kfuncs {
 }
 
 impl Kfunc {
-    /// The kfunc with this name.
+    /// The kfunc with this name. Newer kernels leave `_impl` off the names of functions to which the verifier passes
+    /// further arguments: both names are known, and the further arguments are not read.
     ///
     /// ```
     /// use bpf_uapi::Kfunc;
     /// assert_eq!(Kfunc::from_name("bpf_iter_num_next"), Some(Kfunc::IterNumNext));
+    /// assert_eq!(Kfunc::from_name("bpf_wq_set_callback"), Kfunc::from_name("bpf_wq_set_callback_impl"));
     /// assert_eq!(Kfunc::from_name("bpf_ct_release"), None);
     /// ```
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|kfunc| kfunc.name() == name)
+        Self::ALL.iter().copied().find(|kfunc| {
+            let known = kfunc.name();
+            known == name || known.strip_suffix("_impl") == Some(name)
+        })
     }
 
     /// The kfunc whose prototypes carry this number.

@@ -99,6 +99,8 @@ map_types! {
     Arena = 33, "arena";
     /// Targets of indirect jumps.
     InsnArray = 34, "insn_array";
+    /// A hash without a fixed size.
+    Rhash = 35, "rhash";
 }
 
 impl MapType {

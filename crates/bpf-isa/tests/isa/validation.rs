@@ -86,7 +86,10 @@ fn refused_bytes() {
         ("ff00000000000000", "instruction 0: unknown opcode 0xff"),
         ("8d00000002000000", "instruction 0: imm is 2, which opcode 0x8d does not define"),
         ("8d20000000000000", "instruction 0: src is 2, which opcode 0x8d does not define"),
-        ("b70b000000000000", "instruction 0: dst is r11: no such register"),
+        (
+            "b70b000000000000",
+            "instruction 0: dst is r11: no such register; newer compilers pass a sixth argument by it: pass a struct",
+        ),
         ("bff0000000000000", "instruction 0: src is r15: no such register"),
         ("bf21010000000000", "instruction 0: imm is 0, which opcode 0xbf does not define"),
         ("bf21010001000100", "instruction 0: imm is 65537, which opcode 0xbf does not define"),
@@ -95,7 +98,10 @@ fn refused_bytes() {
         ("bf21080001000000", "instruction 0: imm is 1, which opcode 0xbf does not define"),
         ("bc21010001000000", "instruction 0: imm is 1, which opcode 0xbc does not define"),
         ("b701010001000000", "instruction 0: off is 1, which opcode 0xb7 does not define"),
-        ("bf2b010001000000", "instruction 0: dst is r11: no such register"),
+        (
+            "bf2b010001000000",
+            "instruction 0: dst is r11: no such register; newer compilers pass a sixth argument by it: pass a struct",
+        ),
         ("b710000000000000", "instruction 0: src is 1, which opcode 0xb7 does not define"),
         ("9500000001000000", "instruction 0: imm is 1, which opcode 0x95 does not define"),
         ("9501000000000000", "instruction 0: dst is 1, which opcode 0x95 does not define"),

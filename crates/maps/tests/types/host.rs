@@ -110,6 +110,9 @@ fn bad_input_is_told_what_was_expected() {
 
     let error = implemented_type(28).unwrap_err();
     assert_eq!(error.to_string(), "map type 28 (inode_storage) is not supported");
+    assert_eq!(implemented_type(35).unwrap_err().to_string(), "map type 35 (rhash) is not supported");
+    let (errno, text) = told(MapDef::new("m", MapType::RingBuf, 0, 0, 4096).with_flags(1 << 19));
+    assert!(errno == libc::EINVAL && text.contains("0x80000 (BPF_F_RB_OVERWRITE: no record"), "{text}");
     for number in [19, 26, 32, 3, 99] {
         assert!(matches!(implemented_type(number), Err(MapError::Unsupported { .. })), "{number}");
     }

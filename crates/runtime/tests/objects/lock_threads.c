@@ -22,8 +22,9 @@ extern int bpf_res_spin_lock_irqsave(struct bpf_res_spin_lock *lock, unsigned lo
 extern void bpf_res_spin_unlock_irqrestore(struct bpf_res_spin_lock *lock, unsigned long *flags) __ksym;
 extern int bpf_wq_init(struct bpf_wq *wq, void *map, unsigned int flags) __ksym;
 extern int bpf_wq_start(struct bpf_wq *wq, unsigned int flags) __ksym;
-extern int bpf_wq_set_callback_impl(struct bpf_wq *wq, int(callback)(void *map, int *key, void *value),
-				    unsigned int flags, void *aux) __ksym;
+/* As newer kernels declare it: without `_impl`, and without the argument that their verifier fills in. */
+extern int bpf_wq_set_callback(struct bpf_wq *wq, int(callback)(void *map, int *key, void *value),
+			       unsigned int flags) __ksym;
 extern int bpf_iter_num_new(struct bpf_iter_num *it, int start, int end) __ksym;
 extern int *bpf_iter_num_next(struct bpf_iter_num *it) __ksym;
 extern void bpf_iter_num_destroy(struct bpf_iter_num *it) __ksym;
@@ -140,7 +141,7 @@ int starts(struct xdp_md *ctx)
 	if (!work)
 		return 5001;
 	bpf_wq_init(&work->wq, &works, 0);
-	bpf_wq_set_callback_impl(&work->wq, later, 0, 0);
+	bpf_wq_set_callback(&work->wq, later, 0);
 	started = bpf_wq_start(&work->wq, 0);
 	if (bpf_res_spin_lock(&work->lock))
 		return 1;

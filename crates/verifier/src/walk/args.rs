@@ -130,6 +130,10 @@ impl<'a> Walk<'a> {
             if kind == ArgKind::None || kind == ArgKind::Formatted && self.is_beyond_format(proto, i)? {
                 break;
             }
+            // Newer declarations of such functions leave the argument off, so the register may hold nothing.
+            if kind == ArgKind::Unused {
+                continue;
+            }
             let mut v = self.read(reg)?;
             if kind == ArgKind::Scalar && self.env.privileged && v.is_pointer() {
                 v = self.shown(v);
