@@ -651,7 +651,7 @@ impl Walk<'_> {
             }
         }
         for v in [d, s].into_iter().filter(|v| v.scale == 1 && v.id >= FIRST_FREE_ID) {
-            self.state.order_other_parts(v.id, self.env);
+            self.state.order_other_parts(v, self.env);
         }
     }
 

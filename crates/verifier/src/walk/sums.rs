@@ -118,14 +118,16 @@ impl State {
         if id < FIRST_FREE_ID {
             return false;
         }
-        let (mut named, mut surely) = (false, false);
+        // A kept state forgets pointers that no path reads, so one pointer does not speak for another.
+        by_name::note();
+        let (mut may_be, mut surely) = (false, false);
         let mut see = |v: &Value| {
             if v.is_named(id) {
-                (named, surely) = (true, surely || v.is_of_no_negative());
+                (may_be, surely) = (may_be || !v.is_of_no_negative(), surely || v.is_scalar());
             }
         };
         self.frames.iter().for_each(|f| f.each_value(&mut see));
-        named && !surely
+        may_be && !surely
     }
 
     /// The greatest gap known with `V(x.s) + gap <= V(t.s)`, if the two share a part.
@@ -167,9 +169,12 @@ impl State {
     /// Learns an order after a part of a region's length was bounded from below: the other part is below the length by
     /// that bound. The equation may be forgotten before the order is needed. The length may be that of another region
     /// than the part was compared in.
-    pub(super) fn order_other_parts(&mut self, part: u32, env: &Env<'_>) {
-        let named = |v: &&Value| v.is_named(part) && v.scale == 1;
-        let least = self.frames.iter().flat_map(Frame::values).filter(named).map(Value::least_of_line).max();
+    ///
+    /// Other pointers with the part's name may bound it, too. They are not looked for: a kept state forgets pointers
+    /// that no path reads ([`super::trail`]).
+    pub(super) fn order_other_parts(&mut self, compared: &Value, env: &Env<'_>) {
+        let part = compared.id;
+        let least = self.least_of(part).max(Some(compared.least_of_line()));
         let Some(least) = least.filter(|least| *least > 0) else { return };
         for at in 0..self.sums.len() {
             let t = self.sums[at];

@@ -696,3 +696,36 @@ fn distances_to_an_end_bound_a_cursor() {
     refused(&ATTRIBUTES.replace("if r4 s>= r5 goto a", "goto a"));
     refused(&ATTRIBUTES.replace("r2 += -20", "r2 += -19"));
 }
+
+/// An unread spill of a stack pointer bounds the number by which it moved, of which the rest of a buffer is made.
+const NAMESAKE_POINTER: &str = ";raw
+    if r2 < 300 goto out
+    r3 = *(u8 *)(r1 + 0)
+    r5 = r3
+    r6 = r10
+    r6 += -512
+    r6 += r3
+    r7 = r10
+    r7 += -480
+    if r6 < r7 goto k
+    *(u64 *)(r10 - 8) = r6
+    k: r4 = r2
+    r4 -= r3
+    r9 = r1
+    r9 += r2
+    r5 = r1
+    r5 += r3
+    if r5 > r9 goto out
+    r1 += r4
+    r0 = *(u8 *)(r1 + 31)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_pointer_that_is_not_read_bounds_a_number_on_its_path_only() {
+    refused(NAMESAKE_POINTER);
+    refused(&NAMESAKE_POINTER.replace("*(u64 *)(r10 - 8) = r6", "r0 = 0"));
+    // The number itself is compared, and on the only path that goes on.
+    accepted(&NAMESAKE_POINTER.replace("if r6 < r7 goto k", "if r3 < 32 goto out"));
+    refused(&NAMESAKE_POINTER.replace("if r6 < r7 goto k", "if r3 < 31 goto out"));
+}
