@@ -25,6 +25,7 @@ mod layers;
 mod links;
 mod listed;
 mod locks;
+mod miri;
 mod objects;
 mod pictures;
 mod prose;
@@ -151,6 +152,9 @@ enum Command {
         #[arg(value_enum)]
         sanitizer: Option<sanitize::Sanitizer>,
     },
+    /// Run tests of unsafe code that need no emitted code under Miri:
+    /// docs/book/explanation/testing-sanitizers.md.
+    Miri,
     /// One plug-in's job here, in wasmtime, and in Rust: docs/book/explanation/comparison.md. Builds wasmtime first
     /// (minutes).
     BenchWasm,
@@ -192,6 +196,7 @@ fn main() -> anyhow::Result<()> {
             shell::run(shell::cargo().args(example).args(objects))
         }
         Command::Sanitize { sanitizer } => sanitize::run(sanitizer),
+        Command::Miri => miri::run(),
         Command::BenchWasm => bench_wasm::run(),
         Command::Examples => examples::run(),
         Command::Ballista => examples::ballista(),

@@ -398,11 +398,12 @@ mod tests {
 
     #[test]
     fn threads_take_no_more_than_there_is() {
+        let rounds = if cfg!(miri) { 100 } else { 10_000u64 };
         let memory = Memory::new(1000);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    for n in 0..10_000u64 {
+                    for n in 0..rounds {
                         let taken = memory.reserve(n % 700);
                         assert!(memory.used() <= 1000);
                         drop(taken);
@@ -451,7 +452,7 @@ mod tests {
     fn lists_forget_those_that_are_gone() {
         let memory = Memory::new(u64::MAX);
         let stays = memory.reserve_for(Holder::Map, "stays", 1).unwrap();
-        for _ in 0..10_000 {
+        for _ in 0..if cfg!(miri) { 200 } else { 10_000 } {
             memory.reserve_for(Holder::Map, "goes", 1).unwrap();
         }
         assert!(memory.change(|lists| lists.taken.len()) < 100);
