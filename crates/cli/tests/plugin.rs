@@ -468,6 +468,33 @@ fn clang(folder: &Path) -> Option<&'static str> {
     })
 }
 
+/// The files of a new project, with the object that a compiler makes of them: no compiler is needed here.
+#[test]
+fn a_new_project_is_verified_tested_covered_and_fuzzed() {
+    let folder = Folder::new("made");
+    let mut command = bpf_testkit::command(env!("CARGO_BIN_EXE_bpf"));
+    assert!(command.args(["new", "guard"]).current_dir(&folder.0).output().unwrap().status.success());
+    let project = folder.0.join("guard");
+    let path = |name: &str| project.join(name).to_str().unwrap().to_owned();
+    let kept = root().join("crates/cli/tests/objects/guard");
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+    assert_eq!(read(&project.join("guard.c")), read(&kept.join("guard.c")), "copy it, and run `cargo xtask objects`");
+    let header = prints(0, &["header", &path("host.json")]);
+    assert_eq!(header, read(&kept.join("host.h")), "copy it, and run `cargo xtask objects`");
+
+    std::fs::copy(kept.with_extension("o"), project.join("guard.o")).unwrap();
+    let verified = prints(0, &["verify", "--host", &path("host.json"), &path("guard.o")]);
+    assert!(verified.contains("guard: accepted"), "{verified}");
+    let run = ["run", &path("guard.o"), "--host", &path("host.json"), "--field", "client=7", "--map", "seen=7:3"];
+    let text = prints(0, &run);
+    assert!(text.contains("say(\"one too many\")"), "{text}");
+    let tests = path("guard_test.toml");
+    let tested = prints(0, &["test", &tests, "--coverage"]);
+    assert!(tested.contains("2 passed, 0 failed") && tested.contains("guard.c"), "{tested}");
+    let fuzzed = prints(0, &["test", &tests, "--fuzz", "60", "--fuzz-inputs", "300"]);
+    assert!(fuzzed.contains("3 passed, 0 failed"), "{fuzzed}");
+}
+
 /// A project as a stranger develops it: made, tested; refused, with the messages that its README has; mended.
 #[test]
 fn a_project_is_made_refused_and_mended() {
