@@ -57,7 +57,11 @@ fn lists_in_elements_that_come_and_go() {
             let turns = [0u64; 3].map(|_| {
                 scope.spawn(|| {
                     let mut whole = 0;
-                    for key in 0..rounds {
+                    // On a busy machine the other thread may leave the map empty for many rounds.
+                    for key in 0u64.. {
+                        if key >= rounds && whole > 0 {
+                            break;
+                        }
                         match ask(&instance, "turn", key) {
                             0 => whole += 1,
                             answer => assert!(answer <= 4, "{answer}, {way:?}"),
