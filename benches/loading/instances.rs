@@ -72,6 +72,13 @@ pub(crate) fn table() -> Table {
         ),
         ("the object compiled", Box::new(|| drop(black_box(linker.compile::<Raw>(&object).expect("a module"))))),
         (
+            "the object compiled, and an instance",
+            Box::new(|| {
+                let module = linker.compile::<Raw>(&object).expect("a module");
+                drop(black_box(module.instance().make().expect("an instance")));
+            }),
+        ),
+        (
             "the object loaded",
             Box::new(|| {
                 let maps = MapSet::for_object(&engine, &object).expect("maps");

@@ -11,8 +11,12 @@
 //!   before it looks at the list, with a fence on either side: one of them sees the other.
 //! * A run is listed only while it is in progress: it is removed, under the list's lock, before its word is 0.
 //! * The listed word identifies the run around, so that a later run at its place passes no marks on. Exception: a plain
-//!   run whose program runs again in the same slot has the same word. A run that has left it and was not polled since
-//!   is ended with the later run.
+//!   run has the word of each run in the same slot with its program, deadline and interrupter. A run that has left it
+//!   and was not polled since is ended with the later run.
+//!
+//! Limits: a run is listed under one other run, the innermost of its engine where the thread polls. A chain that
+//! alternates between plain runs and runs on stacks of their own, or between engines, is cut there: the end of a run
+//! outside of the cut is seen when the runs between have returned.
 
 use crate::abi::level::Level;
 use crate::abi::parked::{Parked, wake};
