@@ -155,10 +155,10 @@ impl Nests {
         around: Option<Around>,
         levels: &[CachePadded<Level>],
     ) {
-        if known.as_deref() == around.as_ref() {
-            return;
-        }
         let Some(around) = around else { return self.end(known, run) };
+        if known.as_deref() == Some(&around) {
+            return self.ask(run, &around, levels);
+        }
         // Relaxed: the fence below orders it.
         self.count.fetch_add(1, Ordering::Relaxed);
         let before = self.lock().insert(Arc::as_ptr(run).addr(), (Arc::clone(run), around.clone()));
@@ -167,11 +167,16 @@ impl Nests {
         }
         // With the fence in `pass_on`: see the module.
         fence(Ordering::SeqCst);
-        let marks = around.asked(levels);
-        if marks != 0 {
-            run.ask(marks);
-        }
+        self.ask(run, &around, levels);
         *known = Some(Box::new(around));
+    }
+
+    /// Asks a listed run to end if the run around it was asked, and with it the runs that are inside.
+    fn ask(&self, run: &Parked, around: &Around, levels: &[CachePadded<Level>]) {
+        let marks = around.asked(levels);
+        if marks != 0 && run.ask(marks) {
+            self.pass_on(levels);
+        }
     }
 
     /// A run is over, or is inside no other.

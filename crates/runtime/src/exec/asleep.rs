@@ -198,7 +198,7 @@ impl Asleep {
         let engine = &self.program.engine.0;
         // In a forked child, another thread of the parent may have had the locks at the fork.
         let forked = engine.domain.is_forked();
-        let _polling = (!forked).then(|| fiber.polls(engine.runs.busy(), engine.runs.levels()));
+        let polling = (!forked).then(|| fiber.polls(engine.runs.busy(), engine.runs.levels()));
         let asked = may_be_ended && fiber.is_asked();
         let polled = if forked {
             // The run ends here: no guard is to be had.
@@ -218,7 +218,10 @@ impl Asleep {
             Polled::Ready
         };
         let (step, refused) = match polled {
-            Polled::Pending => return self.park(cx),
+            Polled::Pending => {
+                drop(polling);
+                return self.park(cx);
+            }
             Polled::Ready => match engine.domain.enter_run() {
                 // SAFETY: the run waits, and is in this guard's slot until it waits again or is over.
                 Ok(guard) => (unsafe { fiber.go_on(guard.slot(), engine.runs.clock(), cx) }, None),
@@ -227,8 +230,11 @@ impl Asleep {
             },
             // SAFETY: the run waits.
             Polled::Panicked(panic) => (unsafe { fiber.cancel(cx, Some(panic)) }, None),
-            Polled::Ended => return Poll::Ready(self.give_up(cx)),
+            // SAFETY: the run waits.
+            Polled::Ended => (unsafe { fiber.cancel(cx, None) }, None),
         };
+        // Wakers and later runs on this stack are not inside the run.
+        drop(polling);
         match (step, refused) {
             (Step::Waits(call), None) => {
                 self.call = Some(call);
@@ -272,11 +278,14 @@ impl Asleep {
         Poll::Pending
     }
 
-    /// Gives up a run that waits.
+    /// Gives up a run that waits, not in a forked child.
     fn give_up(&mut self, cx: &mut Context<'_>) -> Result<u64, RunError> {
         let Some(fiber) = &mut self.fiber else { return Err(RunError::Over) };
+        let engine = &self.program.engine.0;
+        let polling = fiber.polls(engine.runs.busy(), engine.runs.levels());
         // SAFETY: the run waits.
         let step = unsafe { fiber.cancel(cx, None) };
+        drop(polling);
         self.over(step)
     }
 
@@ -305,8 +314,14 @@ impl Drop for Asleep {
     fn drop(&mut self) {
         let Some(fiber) = &mut self.fiber else { return };
         let mut cx = Context::from_waker(Waker::noop());
+        let engine = &self.program.engine.0;
+        // In a forked child, another thread of the parent may have had the locks at the fork.
+        let forked = engine.domain.is_forked();
+        let polling = (!forked).then(|| fiber.polls(engine.runs.busy(), engine.runs.levels()));
         // SAFETY: the run waits.
-        let Step::Over(_, thrown) = (unsafe { fiber.cancel(&mut cx, None) }) else {
+        let step = unsafe { fiber.cancel(&mut cx, None) };
+        drop(polling);
+        let Step::Over(_, thrown) = step else {
             self.forget();
             return;
         };
