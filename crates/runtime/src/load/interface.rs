@@ -321,12 +321,13 @@ impl<C: Context, H: 'static> Table<C, H> {
         let r0 = match limits {
             // SAFETY: `data` is borrowed to the end of this call and agrees with `C`, for which the program was loaded,
             // and `H` is its linker's; the guard keeps the version and is of its engine's domain.
-            None => unsafe { program.run_under(guard, host, parts) },
+            None => unsafe { program.run_under(&*guard, host, parts) },
             // SAFETY: `data` is borrowed to the end of this call and agrees with `C`, for which the program was loaded,
             // and `H` is its linker's; the guard keeps the version and is of its engine's domain.
-            Some(limits) => unsafe { program.run_limited(guard, host, parts, limits) },
+            Some(limits) => unsafe { program.run_limited(&*guard, host, parts, limits) },
         }?;
-        // The rest in r0 may be an address, which nobody but the program may see.
+        // The guard, which was lent to the run, still keeps the program. The rest in r0 may be an address, which nobody
+        // but the program may see.
         Ok(Some(if program.void { 0 } else { r0 }))
     }
 
