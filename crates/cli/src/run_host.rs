@@ -18,7 +18,7 @@ use toml::{Table, Value};
 pub(crate) struct HostArgs {
     /// Run the program on the context of this host, as its service described it (`Linker::describe`), with mocks of
     /// its functions.
-    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["data", "ctx", "headroom", "frag_size", "out"])]
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["data", "ctx", "headroom", "frag_size", "out", "perf_map", "jitdump", "gdb"])]
     host: Option<PathBuf>,
     /// A field of the host's context: a number, an array, `{ hex = "…" }`, or text. All others are zero or empty.
     #[arg(long, value_name = "NAME=VALUE", requires = "host")]
@@ -117,19 +117,10 @@ impl Job<'_> {
         let program = instance.program::<HostContext>(name)?;
         fill::put(&self.fill.read()?, &instance)?;
         let mut rings = maps::Rings::open(&engine, instance.maps())?;
-        let fresh = || -> Result<HostContextBuff> {
-            let mut context = HostContextBuff::new();
-            for (name, value) in case.run.iter().flat_map(|run| &run.get_ref().context) {
-                let bytes = test_case::field_bytes(&context, name, value)?;
-                ensure!(context.set(name, &bytes), "the context's field `{name}` cannot hold {value}");
-            }
-            Ok(context)
-        };
-        let (mut returned, mut spent, mut context) = (BTreeMap::new(), Duration::ZERO, fresh()?);
-        for round in 0..self.repeat {
-            if round > 0 {
-                context = fresh()?;
-            }
+        let fields = &case.run.first().context("a case without a run")?.get_ref().context;
+        let (mut returned, mut spent, mut context) = (BTreeMap::new(), Duration::ZERO, HostContextBuff::new());
+        for _ in 0..self.repeat {
+            context = test_case::context(fields)?;
             lock(&mocks).begin_run(None);
             let start = Instant::now();
             let result = test_case::poll(&program, &mut context)?;

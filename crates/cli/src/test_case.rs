@@ -258,11 +258,7 @@ impl Test<'_> {
         mocks: &Mutex<Mocks>,
         fail: &mut dyn FnMut(String),
     ) -> Result<()> {
-        let mut context = HostContextBuff::new();
-        for (name, value) in &run.context {
-            let bytes = field_bytes(&context, name, value)?;
-            ensure!(context.set(name, &bytes), "the context's field `{name}` cannot hold {value}");
-        }
+        let mut context = context(&run.context)?;
         // Checked before the run, so that a mistake in the test file is reported whatever the plug-in does.
         let mut after = Vec::new();
         for (name, value) in &run.after {
@@ -454,6 +450,16 @@ fn plain_bytes(value: &Value) -> Result<Vec<u8>> {
 
 fn kind_of<'c>(context: &'c HostContextBuff, name: &str) -> Option<&'c FieldKind> {
     context.fields().iter().find(|field| field.name == name).map(|field| &field.ty)
+}
+
+/// The context with these fields; all others are zero or empty.
+pub(crate) fn context(fields: &BTreeMap<String, Value>) -> Result<HostContextBuff> {
+    let mut context = HostContextBuff::new();
+    for (name, value) in fields {
+        let bytes = field_bytes(&context, name, value)?;
+        ensure!(context.set(name, &bytes), "the context's field `{name}` cannot hold {value}");
+    }
+    Ok(context)
 }
 
 /// The bytes of a field's value in a test file.

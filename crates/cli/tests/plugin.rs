@@ -418,6 +418,7 @@ fn a_plug_in_runs_on_a_context_of_its_host() {
         ("--result", "say=full", "host function failed at instruction"),
         ("--result", "say", "expected NAME=VALUE"),
         ("--data", "hex:00", "cannot be used with"),
+        ("--jitdump", ".", "cannot be used with"),
     ] {
         let args = [&home[..], &[arg, value]].concat();
         let output = bpf(&args);
