@@ -8,7 +8,8 @@
 //! few times; then the reservation is put anywhere, and branches out of it go through veneers.
 //!
 //! Invariants: any two places in the arena reach each other. A range belongs to one pack, or is free and
-//! inaccessible. An arena is never unmapped (it costs address space only), and a forked child makes its own.
+//! inaccessible. A pack with guards also has the granule on either side, which stays inaccessible. An arena is never
+//! unmapped (it costs address space only), and a forked child makes its own.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -108,22 +109,25 @@ impl Arena {
         target >= (self.base + self.len).saturating_sub(reach) && target <= self.base.saturating_add(reach)
     }
 
-    /// Takes `len` bytes, a multiple of [`GRANULE`]. The cost grows with the size of the arena, but packs are rarely
-    /// made.
-    pub(crate) fn take(&self, len: usize) -> Option<usize> {
+    /// Takes `len` bytes, a multiple of [`GRANULE`], and with `guards` also a granule before them and one behind them.
+    /// The cost grows with the size of the arena, but packs are rarely made.
+    pub(crate) fn take(&self, len: usize, guards: bool) -> Option<usize> {
         let align = if len >= HUGE { HUGE / GRANULE } else { 1 };
-        let count = len / GRANULE;
+        let (count, guard) = (len / GRANULE, usize::from(guards));
         let mut taken = self.lock();
-        let last = taken.len().checked_sub(count)?;
-        let at = (0..=last).step_by(align).find(|at| !taken[*at..at + count].contains(&true))?;
-        taken[at..at + count].fill(true);
+        let last = taken.len().checked_sub(count + guard)?;
+        let at = (0..=last).step_by(align).find(|at| {
+            // The first granule has none before it.
+            at.checked_sub(guard).is_some_and(|first| !taken[first..at + count + guard].contains(&true))
+        })?;
+        taken[at - guard..at + count + guard].fill(true);
         Some(self.base + at * GRANULE)
     }
 
-    /// Returns a range, which the caller has made inaccessible.
-    pub(crate) fn give_back(&self, at: usize, len: usize) {
-        let first = (at - self.base) / GRANULE;
-        self.lock()[first..first + len / GRANULE].fill(false);
+    /// Returns a range, which the caller has made inaccessible, with the guards that it was taken with.
+    pub(crate) fn give_back(&self, at: usize, len: usize, guards: bool) {
+        let (first, guard) = ((at - self.base) / GRANULE, usize::from(guards));
+        self.lock()[first - guard..first + len / GRANULE + guard].fill(false);
     }
 
     /// Bytes taken.
@@ -226,12 +230,34 @@ mod tests {
     #[test]
     fn ranges_are_disjoint_aligned_and_come_back() {
         let arena = Arena::reserve(16 << 20, 1 << 30).unwrap().for_ever();
-        let small = arena.take(GRANULE).unwrap();
-        let large: Vec<_> = std::iter::from_fn(|| arena.take(HUGE)).collect();
+        let small = arena.take(GRANULE, false).unwrap();
+        let large: Vec<_> = std::iter::from_fn(|| arena.take(HUGE, false)).collect();
         assert_eq!(large.len(), 7);
         assert!(large.iter().all(|at| at % HUGE == 0 && *at != small));
-        assert_eq!(arena.take(HUGE), None);
-        arena.give_back(large[3], HUGE);
-        assert_eq!(arena.take(HUGE), Some(large[3]));
+        assert_eq!(arena.take(HUGE, false), None);
+        arena.give_back(large[3], HUGE, false);
+        assert_eq!(arena.take(HUGE, false), Some(large[3]));
+    }
+
+    #[test]
+    fn ranges_with_guards_touch_no_others() {
+        let arena = Arena::reserve(16 << 20, 1 << 30).unwrap().for_ever();
+        let mut ranges: Vec<_> = std::iter::from_fn(|| arena.take(HUGE, true)).map(|at| (at, HUGE)).collect();
+        assert!(ranges.len() >= 3, "{ranges:?}");
+        ranges.extend(std::iter::from_fn(|| arena.take(GRANULE, true)).map(|at| (at, GRANULE)));
+        let others: Vec<_> = std::iter::from_fn(|| arena.take(GRANULE, false)).map(|at| (at, GRANULE)).collect();
+        for (i, (at, len)) in ranges.iter().enumerate() {
+            assert!(at - GRANULE >= arena.base && at + len + GRANULE <= arena.base + arena.len);
+            for (other, its) in ranges[..i].iter().chain(&others) {
+                assert!(other + its + GRANULE <= *at || at + len + GRANULE <= *other, "{at:x} {other:x}");
+            }
+        }
+        for (at, len) in ranges {
+            arena.give_back(at, len, true);
+        }
+        for (at, len) in others {
+            arena.give_back(at, len, false);
+        }
+        assert_eq!(arena.taken(), 0);
     }
 }

@@ -11,6 +11,9 @@
 //! A debugger's breakpoints are written by the kernel, which refuses shared memory without a writable mapping at that
 //! address. Code that is to be debugged lies in one private mapping, which is writable and executable ([`Views::One`]).
 //!
+//! With guards, inaccessible memory lies before and behind each view, so that a write or a jump that leaves a pack does
+//! not come to another one.
+//!
 //! Invariants: bytes of free chunks are traps, always. Neither view exists in a forked child (`MADV_DONTFORK`): a
 //! child can neither write to the parent's code by mistake nor execute later versions of it. Guards refuse runs in a
 //! child before that matters; a child that was forked from inside a run and returns into it faults.
@@ -26,7 +29,7 @@ use bpf_os::{Call, SysError, process};
 use bpf_quiesce::{Memory, MemoryFull, Reservation};
 
 use crate::arch;
-use crate::arena::{Arena, HUGE};
+use crate::arena::{Arena, GRANULE, HUGE};
 
 /// The kind of pages that a pack's code lies in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,7 +43,17 @@ pub enum Backing {
     Hugetlb,
 }
 
-/// How the memory of a pack is mapped.
+/// How a pack is mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mapped {
+    pub(crate) views: Views,
+    /// Whether to try the hugetlb pool first.
+    pub(crate) hugetlb: bool,
+    /// Whether inaccessible memory lies before and behind each view.
+    pub(crate) guards: bool,
+}
+
+/// The memory of a pack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Views {
     /// A memory file, mapped twice.
@@ -71,6 +84,7 @@ pub(crate) struct Pack {
     rx: usize,
     rw: usize,
     len: usize,
+    guards: bool,
     state: AtomicU8,
     /// The pack's bytes of the memory that the domain's objects may reserve together.
     _reservation: Reservation,
@@ -88,42 +102,43 @@ impl Pack {
         arena: &'static Arena,
         host: Arch,
         len: usize,
-        hugetlb: bool,
-        views: Views,
+        Mapped { views, hugetlb, guards }: Mapped,
         memory: &Arc<Memory>,
     ) -> Result<Self, PackError> {
         let reservation = memory.reserve(len as u64).map_err(PackError::Memory)?;
-        let rx = arena.take(len).ok_or(PackError::ArenaFull)?;
+        let rx = arena.take(len, guards).ok_or(PackError::ArenaFull)?;
         // From the hugetlb pool if asked for and available; any failure there means that it is not available.
         let huge = hugetlb && views != Views::One && len.is_multiple_of(HUGE);
-        let made = if huge { Self::map(rx, len, host, true).map(|rw| (rw, HUGETLB)).ok() } else { None };
+        let made = if huge { Self::map(rx, len, host, guards, true).map(|rw| (rw, HUGETLB)).ok() } else { None };
         let made = match made {
             Some(made) => Ok(made),
             None => match views {
                 Views::One => Self::map_once(rx, len, host),
-                Views::File => Self::map(rx, len, host, false),
-                Views::Anonymous => match Self::map_anonymous(rx, len, host) {
+                Views::File => Self::map(rx, len, host, guards, false),
+                Views::Anonymous => match Self::map_anonymous(rx, len, host, guards) {
                     // qemu-user cannot map such memory twice. Then perf finds no names, and everything else works.
-                    Err(SysError { call: Call::Mremap, .. }) => Self::map(rx, len, host, false),
+                    Err(SysError { call: Call::Mremap, .. }) => Self::map(rx, len, host, guards, false),
                     made => made,
                 },
             }
             .map(|rw| (rw, SMALL_PAGES)),
         };
         match made {
-            Ok((rw, state)) => Ok(Self { arena, rx, rw, len, state: AtomicU8::new(state), _reservation: reservation }),
+            Ok((rw, state)) => {
+                Ok(Self { arena, rx, rw, len, guards, state: AtomicU8::new(state), _reservation: reservation })
+            }
             Err(error) => {
-                arena.give_back(rx, len);
+                arena.give_back(rx, len, guards);
                 Err(error.into())
             }
         }
     }
 
     /// Maps both views and returns the writable one; on failure neither exists.
-    fn map(rx: usize, len: usize, host: Arch, huge: bool) -> Result<usize, SysError> {
+    fn map(rx: usize, len: usize, host: Arch, guards: bool, huge: bool) -> Result<usize, SysError> {
         let content = if huge { Content::HugeCode } else { Content::Code };
         let file = file::memory_file(c"prog-pack", len, content)?;
-        let rw = map_aligned(len, |at| {
+        let rw = map_aligned(len, guards, |at| {
             // SAFETY: reserved by `map_aligned` for this mapping.
             unsafe { memory::map_file_over(at, len, Protection::ReadWrite, file.as_fd(), 0) }
         })?;
@@ -140,7 +155,7 @@ impl Pack {
         finish().inspect_err(|_| {
             // If this fails too, address space is lost and nothing else.
             // SAFETY: mapped above, and its address was not given out.
-            let _ = unsafe { memory::unmap(ptr(rw), len) };
+            let _ = unsafe { memory::unmap(ptr(rw - guard(guards)), len + 2 * guard(guards)) };
         })?;
         Ok(rw)
     }
@@ -165,8 +180,8 @@ impl Pack {
     }
 
     /// Maps both views of memory without a file, and returns the writable one.
-    fn map_anonymous(rx: usize, len: usize, host: Arch) -> Result<usize, SysError> {
-        let rw = map_aligned(len, |at| {
+    fn map_anonymous(rx: usize, len: usize, host: Arch, guards: bool) -> Result<usize, SysError> {
+        let rw = map_aligned(len, guards, |at| {
             // SAFETY: reserved by `map_aligned` for this mapping.
             unsafe { memory::map_shared_over(at, len) }
         })?;
@@ -185,7 +200,7 @@ impl Pack {
         finish.inspect_err(|_| {
             // If this fails too, address space is lost and nothing else.
             // SAFETY: mapped above, and its address was not given out.
-            let _ = unsafe { memory::unmap(ptr(rw), len) };
+            let _ = unsafe { memory::unmap(ptr(rw - guard(guards)), len + 2 * guard(guards)) };
         })?;
         Ok(rw)
     }
@@ -243,12 +258,14 @@ impl Drop for Pack {
         }
         // A failure loses address space (the arena's range stays taken), nothing else.
         if self.rw != self.rx {
-            // SAFETY: the view is this pack's, and no code in a pack is written when the pack is dropped.
-            let _ = unsafe { memory::unmap(ptr(self.rw), self.len) };
+            let guard = guard(self.guards);
+            // SAFETY: the view and its guards are this pack's, and no code in a pack is written when the pack is
+            // dropped.
+            let _ = unsafe { memory::unmap(ptr(self.rw - guard), self.len + 2 * guard) };
         }
         // SAFETY: the range is this pack's, and no code in a pack runs when the pack is dropped.
         if unsafe { memory::unmap_to_reserved(ptr(self.rx), self.len) }.is_ok() {
-            self.arena.give_back(self.rx, self.len);
+            self.arena.give_back(self.rx, self.len, self.guards);
         }
     }
 }
@@ -258,24 +275,32 @@ fn ptr(at: usize) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(at)
 }
 
-/// Maps memory by `map`, which gets reserved address space, 2 MiB aligned if it has that size.
-fn map_aligned(len: usize, map: impl FnOnce(*mut u8) -> Result<(), SysError>) -> Result<usize, SysError> {
-    let slack = if len >= HUGE { HUGE } else { 0 };
-    let reserved = memory::reserve(None, len + slack)?.addr();
-    let rw = if slack == 0 { reserved } else { reserved.next_multiple_of(slack) };
+/// Bytes of inaccessible memory on either side of a writable view.
+fn guard(guards: bool) -> usize {
+    if guards { GRANULE } else { 0 }
+}
+
+/// Maps memory by `map`, which gets reserved address space, 2 MiB aligned if it has that size. With `guards`, address
+/// space on either side stays reserved.
+fn map_aligned(len: usize, guards: bool, map: impl FnOnce(*mut u8) -> Result<(), SysError>) -> Result<usize, SysError> {
+    let (align, guard) = (if len >= HUGE { HUGE } else { 0 }, guard(guards));
+    let size = len + align + 2 * guard;
+    let reserved = memory::reserve(None, size)?.addr();
+    let rw = if align == 0 { reserved + guard } else { (reserved + guard).next_multiple_of(align) };
     if let Err(error) = map(ptr(rw)) {
         // SAFETY: reserved above, and its address was not given out.
-        let _ = unsafe { memory::unmap(ptr(reserved), len + slack) };
+        let _ = unsafe { memory::unmap(ptr(reserved), size) };
         return Err(error);
     }
     // The rest of the reservation, before and after; keeping it would only cost address space.
-    if rw > reserved {
-        // SAFETY: reserved above, and outside of the range that the caller gets.
-        let _ = unsafe { memory::unmap(ptr(reserved), rw - reserved) };
+    let (first, end) = (rw - guard, rw + len + guard);
+    if first > reserved {
+        // SAFETY: reserved above, and outside of the range that the caller gets and its guards.
+        let _ = unsafe { memory::unmap(ptr(reserved), first - reserved) };
     }
-    if reserved + slack > rw {
-        // SAFETY: reserved above, and outside of the range that the caller gets.
-        let _ = unsafe { memory::unmap(ptr(rw + len), reserved + slack - rw) };
+    if reserved + size > end {
+        // SAFETY: reserved above, and outside of the range that the caller gets and its guards.
+        let _ = unsafe { memory::unmap(ptr(end), reserved + size - end) };
     }
     Ok(rw)
 }

@@ -32,7 +32,7 @@ use crate::chunks::Chunks;
 #[cfg(test)]
 use crate::chunks::Extent;
 use crate::holds::{Held, Owner};
-use crate::pack::{Backing, Pack, PackError, Views};
+use crate::pack::{Backing, Mapped, Pack, PackError, Views};
 use crate::place::{CHUNK, Place};
 use crate::retire::{Advance, BatchLimits};
 use crate::shard::Shard;
@@ -64,6 +64,9 @@ pub struct Options {
     /// Whether to place each program at random: among the chunks of a free extent, and at a multiple of 16 bytes
     /// inside its first chunk. The space between programs is filled with traps.
     pub random_offset: bool,
+    /// Whether inaccessible memory lies before and behind each pack, 64 KiB at least. Packs of 2 MiB then take twice
+    /// their address space in the reservation for code.
+    pub guards: bool,
     /// Bytes of empty packs to keep at most; others are given back.
     pub keep_empty: usize,
 }
@@ -79,6 +82,7 @@ impl Default for Options {
             anonymous: false,
             debuggable: false,
             random_offset: false,
+            guards: false,
             keep_empty: 2 * HUGE,
         }
     }
@@ -413,14 +417,15 @@ impl Shared {
         let size = if len <= size { size } else { len.max(self.options.pack_size) };
         // Large programs have a pack of their own, in whole huge pages, so that it can be collapsed.
         let size = size.next_multiple_of(if size > HUGE { HUGE } else { GRANULE });
-        let Options { hugetlb, anonymous, debuggable, .. } = self.options;
+        let Options { hugetlb, anonymous, debuggable, guards, .. } = self.options;
         let views = match (debuggable, anonymous) {
             (true, _) => Views::One,
             (false, true) => Views::Anonymous,
             (false, false) => Views::File,
         };
         let arena = self.arena.ok_or(Error::UnsupportedHost)?;
-        let new = |size, hugetlb| Pack::new(arena, self.host, size, hugetlb, views, self.domain.memory());
+        let memory = self.domain.memory();
+        let new = |size, hugetlb| Pack::new(arena, self.host, size, Mapped { views, hugetlb, guards }, memory);
         let pack = match new(size, hugetlb) {
             // A smaller pack may still fit.
             Err(PackError::ArenaFull | PackError::Memory(_)) => new(len.next_multiple_of(GRANULE), false),

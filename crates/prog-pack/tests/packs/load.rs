@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::{HOST, address_of, calls, constant, run, run64, several};
 use bpf_jit_code::{Arch, RelocKind, Symbol};
+use bpf_os::process::{self, Mapping};
 use bpf_prog_pack::{Backing, Error, Options, Packs};
 use bpf_quiesce::{Barriers, Domain};
 
@@ -307,6 +308,35 @@ fn random_offsets_differ_and_stay_inside() {
     packs.drain().unwrap();
     let stats = packs.stats();
     assert_eq!((stats.bytes_free, stats.programs), (stats.bytes, 0));
+}
+
+/// Whether the byte at `at` belongs to a mapping that nothing may access.
+fn is_guard(mappings: &[Mapping], at: usize) -> bool {
+    mappings.iter().any(|m| (m.start..m.end).contains(&at) && m.permissions.starts_with("---"))
+}
+
+#[test]
+fn packs_with_guards_lie_between_inaccessible_memory() {
+    for (anonymous, debuggable) in [(false, false), (true, false), (false, true)] {
+        let mut options = Options::default();
+        (options.guards, options.anonymous, options.debuggable) = (true, anonymous, debuggable);
+        (options.first_pack_size, options.pack_size) = (64 << 10, 64 << 10);
+        let packs = packs(options);
+        // Three packs of 64 KiB, one of them too large for that size.
+        let texts: Vec<_> = [60 << 10, 60 << 10, 100 << 10].map(|len| load(&packs, 1, len)).into();
+        assert_eq!(packs.stats().packs, 3);
+        let mappings = process::mappings();
+        for text in &texts {
+            let own = mappings.iter().find(|m| (m.start..m.end).contains(&(text.base() as usize))).unwrap();
+            assert!(is_guard(&mappings, own.start - 1) && is_guard(&mappings, own.end), "{own:?}");
+        }
+        // The writable views of memory files have the file's name. Packs of other tests have no guards.
+        let views = mappings.iter().filter(|m| m.name.contains("prog-pack") && m.permissions.starts_with("rw-s"));
+        let guarded = views.filter(|m| is_guard(&mappings, m.start - 1) && is_guard(&mappings, m.end)).count();
+        assert!(guarded >= 3 || anonymous || debuggable, "{guarded}");
+        drop(texts);
+        packs.drain().unwrap();
+    }
 }
 
 #[test]

@@ -176,7 +176,8 @@ impl Config {
     ///   sooner;
     /// * `Hardening::blind_constants`: a program's constants do not appear in its machine code, so that its author
     ///   cannot choose the bytes of executable memory;
-    /// * `packs.random_offset`: the place of a program's code within a pack is random;
+    /// * `packs.random_offset` and `packs.guards`: the place of a program's code within a pack is random, and
+    ///   inaccessible memory lies between packs;
     /// * `memory_limit` of 256 MiB for the engine and `object_memory_limit` of 16 MiB for one map: give each tenant an
     ///   [`Engine::account`](crate::Engine::account) with a lower limit;
     /// * `max_nested_runs` of 4.
@@ -184,7 +185,7 @@ impl Config {
     /// [`Config::default`] is for programs whose authors do not attack the host. The verifier finds their mistakes.
     pub fn untrusted() -> Config {
         let mut packs = bpf_prog_pack::Options::default();
-        packs.random_offset = true;
+        (packs.random_offset, packs.guards) = (true, true);
         Config {
             contained: true,
             budget: Some(1 << 20),
