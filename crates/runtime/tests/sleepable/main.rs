@@ -7,6 +7,7 @@ mod elf;
 
 mod attacks;
 mod ends;
+mod equal;
 mod generated;
 mod hooks;
 mod inside;
