@@ -2,8 +2,9 @@
 //!
 //! A program calls a host function 1000 times: one that does not wait, one whose future is ready at once, and one whose
 //! future is ready when it is polled for the second time, so that each call suspends the run and resumes it. The
-//! programs differ in nothing else. The second table is of a run of an empty program. Then 100,000 runs are begun, wait
-//! at the same time, and go on; the resident memory of the process is read in between.
+//! programs differ in nothing else. The second table is of a run of an empty program, the third of a loop that may
+//! yield: loaded without yields, with a budget that is not spent, and yielding every 1000 rounds or never. Then 100,000
+//! runs are begun, wait at the same time, and go on; the resident memory of the process is read in between.
 
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
 use bpf_benches::table::{Table, figure};
@@ -124,6 +125,45 @@ fn runs(engine: &Engine) {
     println!("{table}");
 }
 
+const ROUNDS: f64 = 100_000.0;
+const LONG: &str = "r6 = 0\nr7 = 1\nagain: r7 *= 3\nr7 ^= r6\nr6 += 1\nif r6 < 100000 goto again\nr0 = r7\nexit";
+/// Ticks between two yields.
+const SLICE: u64 = 1000;
+
+fn yields(engine: &Engine) {
+    let linker = linker(engine, "plain");
+    let insns = assemble(LONG).expect("BPF");
+    let [plain, limited, yielding] = [
+        linker.loader().sleepable(true),
+        linker.loader().sleepable(true).budget(u64::MAX >> 1),
+        linker.loader().yields(true),
+    ]
+    .map(|loader| -> Program<Raw, u64> { loader.insns("bench", insns.clone()).expect("a program") });
+    let (none, never) = (RunLimits::new(), RunLimits::new().yield_every(u64::MAX >> 1));
+    let often = RunLimits::new().yield_every(SLICE);
+    let ways = [
+        ("loaded without yields", &plain, &none),
+        ("loaded with a budget", &limited, &none),
+        ("loaded to yield, run without", &yielding, &none),
+        ("yields after more rounds than it has", &yielding, &never),
+        ("yields every 1000 rounds", &yielding, &often),
+    ];
+    let mut contenders: Vec<Contender<'_>> = Vec::new();
+    for (_, program, limits) in &ways {
+        let mut host = 1;
+        contenders.push(each(move || {
+            black_box(drive(program.run_async_with(&mut host, &mut [], limits)).expect("a result"));
+        }));
+    }
+    let times = interleaved(&mut contenders);
+    let mut table = Table::new(["ns a round", ""]);
+    for ((name, ..), ns) in ways.iter().zip(&times) {
+        table.row([(*name).to_owned(), figure(ns / ROUNDS)]);
+    }
+    table.row(["a yield, in ns".to_owned(), figure((times[4] - times[3]) / (ROUNDS / SLICE as f64))]);
+    println!("{table}");
+}
+
 /// Resident anonymous memory of the process, in bytes; 0 where the system does not say.
 fn resident() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -161,5 +201,6 @@ fn main() {
     let engine = Engine::new(Config::default()).expect("a supported host");
     calls(&engine);
     runs(&engine);
+    yields(&engine);
     parked(&engine);
 }

@@ -9,6 +9,8 @@
 //! the contenders take turns. Memory is what a process of its own has more of after it has loaded a thousand plug-ins
 //! (or ten thousand) and run each once.
 
+mod waits;
+
 use bpf_runtime::maps::typed::Array;
 use bpf_runtime::{
     BpfContext, Config, Engine, HelperError, Instance, Linker, MapSet, Module as OurModule, Object, OptLevel, Program,
@@ -44,6 +46,10 @@ impl Record {
 
 /// Plug-ins at once.
 const MANY: [usize; 2] = [1000, 10_000];
+/// Bytes of the state that each request finds fresh.
+const STATES: [usize; 2] = [1 << 16, 1 << 20];
+/// Bytes of a page of WebAssembly.
+const PAGE: usize = 1 << 16;
 /// Longer than any run takes.
 const LONG: Duration = Duration::from_secs(1000);
 const WASM: &str = include_str!("../job.wat");
@@ -165,6 +171,13 @@ impl Ours {
         Ok(self.linker.compile(&Object::parse(OBJECT)?)?)
     }
 
+    /// Compiles a module with a map of so many bytes.
+    fn compile_with(&self, state: usize) -> Result<OurModule<Record, Host>> {
+        let mut object = Object::parse(OBJECT)?;
+        object.set_max_entries("counts", u32::try_from(state / size_of::<u64>())?)?;
+        Ok(self.linker.compile(&object)?)
+    }
+
     fn instantiate(&self, module: &OurModule<Record, Host>) -> Result<OurPlugin> {
         self.plugin(&module.instance().make()?)
     }
@@ -208,12 +221,18 @@ struct WasmPlugin {
 
 impl Wasm {
     fn new(instances: usize) -> Result<Wasm> {
+        Wasm::with(instances, PAGE)
+    }
+
+    /// For instances with so many bytes of memory.
+    fn with(instances: usize, memory: usize) -> Result<Wasm> {
         // The binary is what is shipped: making it is nobody's load.
-        let binary = wat::parse_str(WASM)?;
+        let pages = memory / PAGE;
+        let binary = wat::parse_str(WASM.replace("\"memory\") 1 1)", &format!("\"memory\") {pages} {pages})")))?;
         let mut pool = PoolingAllocationConfig::default();
-        // 4 GiB of addresses for each, so that no access needs a check; 64 KiB of them may ever be used.
+        // 4 GiB of addresses for each, so that no access needs a check; so many of them may ever be used.
         let places = u32::try_from(instances)? + 100;
-        pool.total_core_instances(places).total_memories(places).total_tables(places).max_memory_size(1 << 16);
+        pool.total_core_instances(places).total_memories(places).total_tables(places).max_memory_size(memory);
         let mut config = wasmtime::Config::new();
         config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool)).epoch_interruption(true);
         let engine = wasmtime::Engine::new(&config)?;
@@ -403,7 +422,12 @@ fn many(of: &str, count: usize) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    if let [_, command, of, count] = &std::env::args().collect::<Vec<_>>()[..] {
+    let arguments = std::env::args().collect::<Vec<_>>();
+    if let [_, command, of] = &arguments[..] {
+        ensure!(command == "parked", "there is no command `{command}`");
+        return waits::parked(of);
+    }
+    if let [_, command, of, count] = &arguments[..] {
         ensure!(command == "many", "there is no command `{command}`");
         return many(of, count.parse()?);
     }
@@ -451,6 +475,49 @@ fn main() -> Result<()> {
             ),
         ],
     )?;
+
+    time(
+        "a module, from bytes to one that instances can be made of",
+        101,
+        1.0,
+        &mut [
+            ("ours", Box::new(|| ours.compile().map(|module| drop(black_box(module))))),
+            ("wasmtime", Box::new(|| wasm.compile().map(|module| drop(black_box(module))))),
+            (
+                "ours, compiled before",
+                Box::new(|| ours.deserialize(&our_artefact).map(|module| drop(black_box(module)))),
+            ),
+            (
+                "wasmtime, compiled before",
+                Box::new(|| wasm.deserialize(&artefact).map(|module| drop(black_box(module)))),
+            ),
+        ],
+    )?;
+
+    for state in STATES {
+        let (our_pool, in_wasm) = (ours.compile_with(state)?.pool(1)?, Wasm::with(1, state)?);
+        let shared = in_wasm.compile()?;
+        let (mut host, record) = (Host::default(), records[1]);
+        time(
+            &format!("a run that finds {} KiB of state fresh, and they are made fresh for the next", state >> 10),
+            1001,
+            1.0,
+            &mut [
+                (
+                    "ours: an instance of a pool",
+                    Box::new(|| {
+                        let instance = our_pool.take()?;
+                        black_box(instance.program::<Record>("filter")?.run(&mut host, &mut { record })?);
+                        Ok(())
+                    }),
+                ),
+                (
+                    "wasmtime: an instance of the pooling allocator",
+                    Box::new(|| black_box(in_wasm.instantiate(&shared)?.filter(&record)).map(drop)),
+                ),
+            ],
+        )?;
+    }
 
     time(
         "first result: a new engine, a load, a run, and all of it dropped",
@@ -530,6 +597,13 @@ fn main() -> Result<()> {
             ),
         ],
     )?;
+
+    waits::run()?;
+    println!("\n{} runs that wait at once", waits::PARKED);
+    for of in ["ours waiting", "wasmtime waiting"] {
+        let status = Command::new(std::env::current_exe()?).args(["parked", of]).status()?;
+        ensure!(status.success(), "`parked {of}` failed");
+    }
 
     for count in MANY {
         println!("\n{count} plug-ins at once");
