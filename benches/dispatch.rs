@@ -19,8 +19,8 @@ use bpf_dispatcher::{Dispatcher, Options};
 use bpf_prog_pack::{Packs, Text};
 use bpf_quiesce::Domain;
 use bpf_runtime::{
-    Attachment, Config, DispatcherOptions, Engine, Hardening, Hook, Linker, MapSet, Object, Policy, Program, Raw, Xdp,
-    XdpBuff, assemble,
+    Attachment, Config, DispatcherOptions, Engine, Hardening, Hook, HookPolicy, Linker, MapSet, Object, Program, Raw,
+    Xdp, XdpBuff, assemble,
 };
 use pcap_file::pcap::PcapReader;
 use std::hint::black_box;
@@ -387,7 +387,7 @@ fn updates() -> Vec<Table> {
         let (guest, rest) = programs.split_last().expect("one at least");
         let options = DispatcherOptions::default().with_limit(256);
         let dispatcher = bpf_runtime::Dispatcher::<Raw, ()>::with_options(&engine, options).expect("room");
-        let hook = Hook::<Raw, ()>::new(&engine, Policy::RunAll { result: 0 }).expect("room");
+        let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::RunAll { result: 0 }).expect("room");
         for program in rest {
             dispatcher.attach(program).expect("room");
             hook.attach(program).expect("room");
@@ -422,7 +422,7 @@ fn runs() -> Vec<Table> {
     let load = || linker.loader::<Raw>().insns("empty", assemble("r0 = 2\nexit").expect("text")).expect("it loads");
     let programs: Vec<Program<Raw, ()>> = (0..ENTRIES).map(|_| load()).collect();
     let hook = |count: usize, statistics: bool| {
-        let hook = Hook::<Raw, ()>::new(&engine, Policy::FirstVerdict { pass: 2 }).expect("room");
+        let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::FirstVerdict { pass: 2 }).expect("room");
         programs.iter().take(count).for_each(|program| hook.attach(program).expect("room"));
         hook.set_statistics(statistics).expect("room");
         hook

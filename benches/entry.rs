@@ -17,7 +17,7 @@
 
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
 use bpf_benches::table::{Table, figure};
-use bpf_runtime::{Config, Engine, Hook, Linker, Policy, Program, Raw, assemble};
+use bpf_runtime::{Config, Engine, Hook, HookPolicy, Linker, Program, Raw, assemble};
 use std::hint::black_box;
 
 const EMPTY: &str = "r0 = 0\nexit";
@@ -26,7 +26,7 @@ const EMPTY: &str = "r0 = 0\nexit";
 /// The call is executed only if the memory is empty.
 const COULD_ASK: &str = "r0 = 0\nif r2 != 0 goto +1\ncall 8\nexit";
 
-const FIRST: Policy = Policy::FirstVerdict { pass: 2 };
+const FIRST: HookPolicy = HookPolicy::FirstVerdict { pass: 2 };
 
 /// Makes a contender that calls `once` repeatedly.
 fn each<'a>(mut once: impl FnMut() + 'a) -> Contender<'a> {
@@ -49,7 +49,7 @@ extern "C" fn nothing(_: *mut u8, _: usize) -> u64 {
     0
 }
 
-fn hook(engine: &Engine, program: &Program<Raw, ()>, policy: Policy) -> Hook<Raw, ()> {
+fn hook(engine: &Engine, program: &Program<Raw, ()>, policy: HookPolicy) -> Hook<Raw, ()> {
     let hook = Hook::new(engine, policy).expect("memory");
     hook.attach(program).expect("a program of this engine");
     hook
@@ -58,7 +58,7 @@ fn hook(engine: &Engine, program: &Program<Raw, ()>, policy: Policy) -> Hook<Raw
 fn main() {
     let (engine, program) = load(Config::default(), EMPTY);
     let hook = hook(&engine, &program, FIRST);
-    let observers = self::hook(&engine, &program, Policy::RunAll { result: 0 });
+    let observers = self::hook(&engine, &program, HookPolicy::RunAll { result: 0 });
     let (with_run, with_run_program) = load(Config::default(), COULD_ASK);
     let with_run_hook = self::hook(&with_run, &with_run_program, FIRST);
     // Runners have engines of their own: a runner holds a guard, and any other run on that engine would be inside it.
@@ -166,7 +166,7 @@ fn counted() -> Table {
     let mut names = Vec::new();
     let mut ways: Vec<Contender<'_>> = Vec::new();
     for (counted, (empty_engine, empty), (_, could_stop)) in &loads {
-        let two = Hook::<Raw, ()>::new(empty_engine, Policy::RunAll { result: 0 }).expect("memory");
+        let two = Hook::<Raw, ()>::new(empty_engine, HookPolicy::RunAll { result: 0 }).expect("memory");
         let second = Linker::new(empty_engine).loader().insns("second", assemble(EMPTY).expect("BPF")).expect("BPF");
         [empty, &second].into_iter().for_each(|program| two.attach(program).expect("room"));
         let [mut a, mut b, mut c] = [[0u8; 64]; 3];

@@ -7,17 +7,24 @@
 //!
 //! An item is listed where it is written, with its conditions (`cfg`), and a re-export as such. So a list has all
 //! features and systems at once. An invocation of a macro that writes `pub` items is listed as it stands.
+//!
+//! A second rule holds the promise that one dependency is enough: a type of another crate of the family that a public
+//! signature of [`ENTRY`] names is re-exported there, so that a user can name it, too.
 
 use crate::{publish, shell};
 use anyhow::Context;
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quote::ToTokens;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
-use syn::{Attribute, Fields, ImplItem, Item, Signature, TraitItem, Type, Visibility};
+use syn::visit::Visit;
+use syn::{Attribute, Fields, ImplItem, Item, Signature, TraitItem, Type, UseTree, Visibility};
+
+/// The crate that users depend on, and its folder.
+const ENTRY: (&str, &str) = ("bpf-runtime", "crates/runtime/src");
 
 /// Rewrites the lists.
 pub(crate) fn bless() -> anyhow::Result<()> {
@@ -48,7 +55,131 @@ pub(crate) fn check() -> anyhow::Result<Vec<String>> {
             broken.push(format!("{name}: its public interface has changed (`{changed}`): run `cargo xtask api`"));
         }
     }
+    broken.extend(unnamed(&parse(&shell::root().join(ENTRY.1))?).into_iter().map(|(of, name)| {
+        format!("{}: a public signature names `{of}::{name}`, which it does not re-export", ENTRY.0)
+    }));
     Ok(broken)
+}
+
+/// The types of other crates of the family that public signatures in these files name and that no `pub use` in them
+/// makes reachable, as crate and name.
+fn unnamed(files: &[(String, Vec<Item>)]) -> BTreeSet<(String, String)> {
+    let mut names = Names::default();
+    files.iter().for_each(|(_, items)| names.collect(items));
+    let is_hidden_mod =
+        |item: &Item, module: &str| matches!(item, Item::Mod(item) if item.ident == module && is_hidden(&item.attrs));
+    let is_hidden_module =
+        |module: &str| files.iter().any(|(_, items)| items.iter().any(|item| is_hidden_mod(item, module)));
+    let (mut named, mut reached) = (BTreeSet::new(), BTreeSet::new());
+    for (_, items) in files.iter().filter(|(module, _)| !is_hidden_module(module)) {
+        let mut imports = BTreeMap::new();
+        for (public, path, alias) in items.iter().flat_map(imported) {
+            if public {
+                reached.insert(path.clone());
+            }
+            imports.insert(alias, path);
+        }
+        let mut signatures = Signatures { paths: Vec::new() };
+        items.iter().for_each(|item| signatures.of(item, &names));
+        for mut path in signatures.paths {
+            if let Some(import) = imports.get(&path[0]) {
+                path.splice(..1, import.iter().cloned());
+            }
+            if path.len() > 1 && path[0].starts_with("bpf_") {
+                named.insert(path);
+            }
+        }
+    }
+    // A crate or a module that is re-exported as a whole makes everything in it reachable.
+    named.retain(|path| (1..=path.len()).all(|end| !reached.contains(&path[..end])));
+    named.into_iter().map(|path| (path[0].clone(), path[path.len() - 1].clone())).collect()
+}
+
+/// The imports of an item: whether they are public, the path, and the name in this file.
+fn imported(item: &Item) -> Vec<(bool, Vec<String>, String)> {
+    fn walk(tree: &UseTree, mut path: Vec<String>, found: &mut Vec<(Vec<String>, String)>) {
+        match tree {
+            UseTree::Path(of) => {
+                path.push(of.ident.to_string());
+                walk(&of.tree, path, found);
+            }
+            UseTree::Name(of) if of.ident == "self" => {
+                let name = path.last().cloned().unwrap_or_default();
+                found.push((path, name));
+            }
+            UseTree::Name(of) => {
+                path.push(of.ident.to_string());
+                found.push((path, of.ident.to_string()));
+            }
+            UseTree::Rename(of) => {
+                path.push(of.ident.to_string());
+                found.push((path, of.rename.to_string()));
+            }
+            UseTree::Group(of) => of.items.iter().for_each(|tree| walk(tree, path.clone(), found)),
+            UseTree::Glob(_) => {}
+        }
+    }
+    let Item::Use(item) = item else { return Vec::new() };
+    let mut found = Vec::new();
+    walk(&item.tree, Vec::new(), &mut found);
+    found.into_iter().map(|(path, alias)| (is_pub(&item.vis), path, alias)).collect()
+}
+
+/// The paths of types in the public signatures of items.
+struct Signatures {
+    paths: Vec<Vec<String>>,
+}
+
+impl Signatures {
+    fn of(&mut self, item: &Item, names: &Names) {
+        match item {
+            Item::Fn(item) if is_shown(&item.vis, &item.attrs) => self.visit_signature(&item.sig),
+            Item::Type(item) if is_shown(&item.vis, &item.attrs) => self.visit_type(&item.ty),
+            Item::Const(item) if is_shown(&item.vis, &item.attrs) => self.visit_type(&item.ty),
+            Item::Struct(item) if is_shown(&item.vis, &item.attrs) => {
+                let fields = item.fields.iter().filter(|field| is_shown(&field.vis, &field.attrs));
+                fields.for_each(|field| self.visit_type(&field.ty));
+            }
+            Item::Enum(item) if is_shown(&item.vis, &item.attrs) => {
+                let fields = item.variants.iter().flat_map(|variant| &variant.fields);
+                fields.for_each(|field| self.visit_type(&field.ty));
+            }
+            Item::Trait(item) if is_shown(&item.vis, &item.attrs) => {
+                for item in &item.items {
+                    match item {
+                        TraitItem::Fn(item) if !is_hidden(&item.attrs) => self.visit_signature(&item.sig),
+                        TraitItem::Const(item) if !is_hidden(&item.attrs) => self.visit_type(&item.ty),
+                        _ => {}
+                    }
+                }
+            }
+            Item::Impl(item) if item.trait_.is_none() && !names.is_private(&last_name(&item.self_ty)) => {
+                for item in &item.items {
+                    match item {
+                        ImplItem::Fn(item) if is_shown(&item.vis, &item.attrs) => self.visit_signature(&item.sig),
+                        ImplItem::Const(item) if is_shown(&item.vis, &item.attrs) => self.visit_type(&item.ty),
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Signatures {
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        self.paths.push(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
+        syn::visit::visit_path(self, path);
+    }
+}
+
+fn is_shown(vis: &Visibility, attrs: &[Attribute]) -> bool {
+    is_pub(vis) && !is_hidden(attrs)
+}
+
+fn is_hidden(attrs: &[Attribute]) -> bool {
+    attrs.iter().any(|attribute| tidy(attribute) == "#[doc(hidden)]")
 }
 
 fn folder() -> PathBuf {
@@ -73,14 +204,20 @@ fn lists() -> anyhow::Result<Vec<(String, String)>> {
     Ok(lists)
 }
 
-/// Lists the `pub` items in the files of a crate.
-fn list(source: &Path) -> anyhow::Result<String> {
+/// The items of each file of a crate, with the file's module.
+fn parse(source: &Path) -> anyhow::Result<Vec<(String, Vec<Item>)>> {
     let mut files = Vec::new();
     for path in shell::files(source)? {
         let text = fs::read_to_string(source.join(&path))?;
         let file = syn::parse_file(&text).with_context(|| source.join(&path).display().to_string())?;
         files.push((module(&path), file.items));
     }
+    Ok(files)
+}
+
+/// Lists the `pub` items in the files of a crate.
+fn list(source: &Path) -> anyhow::Result<String> {
+    let files = parse(source)?;
     let mut names = Names::default();
     files.iter().for_each(|(_, items)| names.collect(items));
     let mut modules = Vec::new();
@@ -437,6 +574,28 @@ mod tests {
         let mut modules = Vec::new();
         list_module("", &items, &names, &mut modules);
         modules.into_iter().flat_map(|(_, lines)| lines).collect()
+    }
+
+    #[test]
+    fn a_type_of_another_crate_that_users_cannot_name_is_told() {
+        let items = |source: &str| syn::parse_file(source).unwrap().items;
+        let root =
+            "#[doc(hidden)] pub mod oracle; pub use bpf_b::Known; pub use bpf_maps as maps; pub use bpf_c::inner;";
+        let other = "
+            use bpf_a::{Asked, Renamed as Alias, Unused, inside::{self}};
+            use bpf_b::Known; use bpf_maps::Map; use std::sync::Arc;
+            pub struct Shown { pub a: Arc<Asked>, b: Unused, #[doc(hidden)] pub c: Unused }
+            pub(crate) struct Own;
+            impl Own { pub fn get(&self) -> Unused { todo!() } }
+            impl Shown { pub fn get(&self, map: &Map) -> Result<Known, bpf_maps::typed::Hash> { todo!() }
+                pub fn of(&self) -> bpf_c::inner::Reached { todo!() } pub(crate) fn own(&self) -> Unused { todo!() } }
+            pub enum E { One(Alias), Two { at: inside::Deep } }
+            pub trait T { const N: bpf_d::Direct; }";
+        let hidden = "pub fn hidden() -> bpf_e::Hidden { todo!() }";
+        let files = [("", root), ("other", other), ("oracle", hidden)];
+        let found = unnamed(&files.map(|(module, source)| (module.to_owned(), items(source))));
+        let found: Vec<String> = found.into_iter().map(|(of, name)| format!("{of}::{name}")).collect();
+        assert_eq!(found, ["bpf_a::Asked", "bpf_a::Deep", "bpf_a::Renamed", "bpf_d::Direct"]);
     }
 
     #[test]

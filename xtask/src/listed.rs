@@ -15,7 +15,8 @@ use std::{
 use syn::{Attribute, ImplItem, Item, Visibility};
 
 /// The pages that list errors.
-const ERRORS: [&str; 2] = ["docs/book/reference/errors.md", "docs/book/reference/errors-objects.md"];
+const ERRORS: [&str; 3] =
+    ["docs/book/reference/errors.md", "docs/book/reference/errors-modules.md", "docs/book/reference/errors-objects.md"];
 
 /// Errors that another page explains, and the rule that holds it.
 const ELSEWHERE: [(&str, &str); 1] = [("Reason", "each message has a row of refused.md (`blocks`)")];

@@ -11,7 +11,7 @@
 
 mod waits;
 
-use bpf_runtime::maps::typed::Array;
+use bpf_runtime::maps::typed::TypedArray;
 use bpf_runtime::{
     BpfContext, Config, Engine, HelperError, Instance, Linker, MapSet, Module as OurModule, Object, OptLevel, Program,
     RunLimits,
@@ -126,7 +126,7 @@ struct Ours {
 struct OurPlugin {
     engine: Engine,
     program: Program<Record, Host>,
-    counts: Array<u64>,
+    counts: TypedArray<u64>,
 }
 
 impl Ours {

@@ -6,7 +6,7 @@ use core::ops::ControlFlow;
 /// The effect of the verdicts of a chain's programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Policy {
+pub enum HookPolicy {
     /// The first verdict on which the chain does not continue is its result; `pass` if there is none. The chain
     /// continues on `pass`, unless a program has its own verdicts for that ([`Link::continue_on`]). With `pass` = 2
     /// this is libxdp's dispatcher (`XDP_PASS`), with 0xffffffff (-1 in 32 bits) tc's (`TC_ACT_UNSPEC`, `TCX_NEXT`).
@@ -27,13 +27,13 @@ pub enum Policy {
     },
 }
 
-impl Policy {
+impl HookPolicy {
     /// The result of a chain without programs.
     pub fn of_empty(self) -> u64 {
         match self {
-            Policy::FirstVerdict { pass: value }
-            | Policy::LastWins { empty: value }
-            | Policy::RunAll { result: value } => value,
+            HookPolicy::FirstVerdict { pass: value }
+            | HookPolicy::LastWins { empty: value }
+            | HookPolicy::RunAll { result: value } => value,
         }
     }
 
@@ -41,11 +41,11 @@ impl Policy {
     /// whether the chain continues or ends. `continue_on` as in [`Link`].
     pub fn after(self, result: u64, verdict: u64, continue_on: Option<Verdicts>) -> ControlFlow<u64, u64> {
         match self {
-            Policy::FirstVerdict { pass } if !continue_on.unwrap_or(Verdicts::One(pass)).contains(verdict) => {
+            HookPolicy::FirstVerdict { pass } if !continue_on.unwrap_or(Verdicts::One(pass)).contains(verdict) => {
                 ControlFlow::Break(verdict)
             }
-            Policy::FirstVerdict { .. } | Policy::RunAll { .. } => ControlFlow::Continue(result),
-            Policy::LastWins { .. } => ControlFlow::Continue(verdict),
+            HookPolicy::FirstVerdict { .. } | HookPolicy::RunAll { .. } => ControlFlow::Continue(result),
+            HookPolicy::LastWins { .. } => ControlFlow::Continue(verdict),
         }
     }
 }
@@ -84,7 +84,7 @@ impl Verdicts {
 pub struct Link {
     /// The address of its first instruction.
     pub address: usize,
-    /// The verdicts on which a chain with [`Policy::FirstVerdict`] continues after this program; `None`: that
+    /// The verdicts on which a chain with [`HookPolicy::FirstVerdict`] continues after this program; `None`: that
     /// policy's `pass`.
     pub continue_on: Option<Verdicts>,
     /// The needs of its code. A chain has the needs of its most demanding program.
@@ -124,13 +124,13 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    pub(crate) fn new(links: &[Link], policy: Policy) -> Chain {
+    pub(crate) fn new(links: &[Link], policy: HookPolicy) -> Chain {
         let programs = links.len();
         let value = policy.of_empty();
         let (tests, end) = match policy {
-            Policy::LastWins { .. } => (Tests::None, (programs == 0).then_some(value)),
-            Policy::RunAll { .. } => (Tests::None, Some(value)),
-            Policy::FirstVerdict { pass } => {
+            HookPolicy::LastWins { .. } => (Tests::None, (programs == 0).then_some(value)),
+            HookPolicy::RunAll { .. } => (Tests::None, Some(value)),
+            HookPolicy::FirstVerdict { pass } => {
                 let tests: Vec<Verdicts> =
                     links.iter().map(|link| link.continue_on.unwrap_or(Verdicts::One(pass)).simple()).collect();
                 // The last verdict is the result whether the chain continues on it or not, provided that it continues

@@ -1,6 +1,6 @@
 //! Images: the code of a tree or a chain. Without the feature `emit` they have no code, and packs refuse them.
 
-use crate::chain::{Chain, Link, Policy};
+use crate::chain::{Chain, HookPolicy, Link};
 use crate::options::{Entry, MAX_LIMIT, Options};
 use crate::plan::Plan;
 #[cfg(feature = "emit")]
@@ -35,7 +35,7 @@ impl Image {
 
     /// Creates a sequence of calls of these programs, in order, of the first [`MAX_LIMIT`] at most. For the programs
     /// it is one run, except that each may make its own 33 tail calls.
-    pub fn chain(arch: Arch, links: &[Link], policy: Policy, options: &Options) -> Image {
+    pub fn chain(arch: Arch, links: &[Link], policy: HookPolicy, options: &Options) -> Image {
         #[cfg(not(feature = "emit"))]
         let _ = options;
         let links = &links[..links.len().min(MAX_LIMIT)];

@@ -31,7 +31,7 @@ mod tree;
 #[cfg(feature = "emit")]
 mod x64;
 
-pub use chain::{Link, Policy, Verdicts};
+pub use chain::{HookPolicy, Link, Verdicts};
 pub use image::Image;
 pub use live::{Current, DetachError, Dispatcher, LiveImage, Observer, StagedImage, Stats};
 pub use options::{DEFAULT_LIMIT, Entry, MAX_LIMIT, Options};

@@ -5,15 +5,15 @@
 //! object declares. The fields of a Rust structure are not known, so only its size is compared.
 //!
 //! ```
-//! use bpf_maps::{Map, MapDef, MapType, typed::HashMap};
+//! use bpf_maps::{Map, MapDef, MapType, typed::TypedHash};
 //! use bpf_quiesce::{Domain, Options};
 //!
 //! let domain = Domain::new(Options::default());
 //! let map = Map::create(MapDef::new("hits", MapType::Hash, 4, 8, 1024), &domain)?;
-//! let hits: HashMap<u32, u64> = map.typed()?;
+//! let hits: TypedHash<u32, u64> = map.typed()?;
 //! hits.insert(&7, &1)?;
 //! assert_eq!(hits.get(&7)?, Some(1));
-//! assert!(map.typed::<HashMap<u32, u32>>().is_err());
+//! assert!(map.typed::<TypedHash<u32, u32>>().is_err());
 //! # Ok::<(), bpf_maps::MapError>(())
 //! ```
 
@@ -160,32 +160,32 @@ macro_rules! handle {
 
 handle!(
     /// A hash, LRU hash or trie (whose `K` begins with the prefix length in bits, a `u32`).
-    HashMap<K, V>, key K, value V,
+    TypedHash<K, V>, key K, value V,
     types &[MapType::Hash, MapType::LruHash, MapType::LpmTrie], "hash, lru_hash or lpm_trie"
 );
 handle!(
     /// A per-CPU hash or LRU per-CPU hash.
-    PerCpuHashMap<K, V>, key K, value V,
+    TypedPerCpuHash<K, V>, key K, value V,
     types &[MapType::PerCpuHash, MapType::LruPerCpuHash], "percpu_hash or lru_percpu_hash"
 );
 handle!(
     /// An array.
-    Array<V>, key u32, value V, types &[MapType::Array], "array"
+    TypedArray<V>, key u32, value V, types &[MapType::Array], "array"
 );
 handle!(
     /// A per-CPU array.
-    PerCpuArray<V>, key u32, value V, types &[MapType::PerCpuArray], "percpu_array"
+    TypedPerCpuArray<V>, key u32, value V, types &[MapType::PerCpuArray], "percpu_array"
 );
 handle!(
     /// A queue or stack.
-    Queue<V>, key (), value V, types &[MapType::Queue, MapType::Stack], "queue or stack"
+    TypedQueue<V>, key (), value V, types &[MapType::Queue, MapType::Stack], "queue or stack"
 );
 handle!(
     /// A bloom filter.
-    BloomFilter<V>, key (), value V, types &[MapType::BloomFilter], "bloom_filter"
+    TypedBloomFilter<V>, key (), value V, types &[MapType::BloomFilter], "bloom_filter"
 );
 
-impl<K: Plain, V: Plain> HashMap<K, V> {
+impl<K: Plain, V: Plain> TypedHash<K, V> {
     /// Returns a copy of the value of `key`.
     ///
     /// # Errors
@@ -241,7 +241,7 @@ impl<K: Plain, V: Plain> HashMap<K, V> {
     }
 }
 
-impl<K: Plain, V: Plain> PerCpuHashMap<K, V> {
+impl<K: Plain, V: Plain> TypedPerCpuHash<K, V> {
     /// Copies of the values of `key`, one per execution slot.
     ///
     /// # Errors
@@ -281,7 +281,7 @@ impl<K: Plain, V: Plain> PerCpuHashMap<K, V> {
     }
 }
 
-impl<V: Plain> Array<V> {
+impl<V: Plain> TypedArray<V> {
     /// Returns a copy of element `index`; `None` if it is out of range.
     ///
     /// # Errors
@@ -306,14 +306,14 @@ impl<V: Plain> Array<V> {
         self.map.def().max_entries
     }
 
-    /// False, because an array is never empty; here for symmetry with [`Array::len`].
+    /// False, because an array is never empty; here for symmetry with [`TypedArray::len`].
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-impl<V: Plain> PerCpuArray<V> {
+impl<V: Plain> TypedPerCpuArray<V> {
     /// Copies of the values of element `index`, one per execution slot; `None` out of range.
     ///
     /// # Errors
@@ -337,7 +337,7 @@ impl<V: Plain> PerCpuArray<V> {
     }
 }
 
-impl<V: Plain> Queue<V> {
+impl<V: Plain> TypedQueue<V> {
     /// Adds a value.
     ///
     /// # Errors
@@ -373,7 +373,7 @@ impl<V: Plain> Queue<V> {
     }
 }
 
-impl<V: Plain + Copy> BloomFilter<V> {
+impl<V: Plain + Copy> TypedBloomFilter<V> {
     /// Adds a value.
     ///
     /// # Errors

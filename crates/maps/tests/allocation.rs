@@ -4,7 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use bpf_maps::typed::{PerCpuArray, PerCpuHashMap};
+use bpf_maps::typed::{TypedPerCpuArray, TypedPerCpuHash};
 use bpf_maps::{CreateOptions, Map, MapDef, MapError, MapType, flags};
 use bpf_quiesce::{Domain, Options};
 
@@ -85,9 +85,9 @@ fn copies_that_cannot_be_had_are_errors() {
         assert!(is_no_memory(&large.iter().next().unwrap().unwrap_err()));
         assert!(is_no_memory(&large.dump().unwrap_err()));
         assert!(is_no_memory(&many.dump().unwrap_err()), "the list of its elements");
-        let typed = per_cpu.typed::<PerCpuArray<[u8; 16 << 10]>>().unwrap();
+        let typed = per_cpu.typed::<TypedPerCpuArray<[u8; 16 << 10]>>().unwrap();
         assert!(is_no_memory(&typed.get(0).unwrap_err()));
-        let typed = per_cpu_hash.typed::<PerCpuHashMap<u32, [u8; 16 << 10]>>().unwrap();
+        let typed = per_cpu_hash.typed::<TypedPerCpuHash<u32, [u8; 16 << 10]>>().unwrap();
         assert!(is_no_memory(&typed.get(&0).unwrap_err()));
         assert!(is_no_memory(&typed.iter().next().unwrap().unwrap_err()));
     });

@@ -1,6 +1,6 @@
 //! A hook that is changed while another thread runs it: `cargo run -p bpf-runtime --example live_hook`.
 
-use bpf_runtime::{Config, Engine, Hook, Linker, Policy, Raw, assemble};
+use bpf_runtime::{Config, Engine, Hook, HookPolicy, Linker, Raw, assemble};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -10,7 +10,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let short = load("short", "r0 = 1\nif r2 < 14 goto +1\nr0 = 2\nexit")?; // drops what is shorter than 14 bytes
     let (pass, drop) = (load("pass", "r0 = 2\nexit")?, load("drop", "r0 = 1\nexit")?);
 
-    let hook = Hook::<Raw, ()>::new(&engine, Policy::FirstVerdict { pass: 2 })?; // the first verdict that is not 2
+    let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::FirstVerdict { pass: 2 })?; // the first verdict that is not 2
     hook.attach(&short)?;
     hook.attach(&pass)?;
     let dropped = AtomicBool::new(false);

@@ -8,8 +8,8 @@
 //! `cargo run -p bpf-runtime --example stress -- [seconds]`
 
 use bpf_runtime::{
-    Arch, Caller, Config, Dispatcher, Engine, HelperError, Hook, Linker, Map, MapDef, MapType, Mode, Policy, ProgArray,
-    Program, Raw, RingBuf, assemble,
+    Arch, Caller, Config, Dispatcher, Engine, HelperError, Hook, HookPolicy, Linker, Map, MapDef, MapType, Mode,
+    ProgArray, Program, Raw, RingBuf, assemble,
 };
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -78,7 +78,7 @@ fn round(mode: Mode, deadline: Instant) -> Result<(u64, u64), Box<dyn Error>> {
         let text = format!("r2 = map[fd:0]\nr3 = {i}\ncall 12\nr0 = 100\nexit");
         programs.push(linker.loader::<Raw>().prog_arrays(&[&array]).insns("tail_calls", assemble(&text)?)?);
     }
-    let (hook, dispatcher) = (Hook::new(&engine, Policy::RunAll { result: 0 })?, Dispatcher::new(&engine)?);
+    let (hook, dispatcher) = (Hook::new(&engine, HookPolicy::RunAll { result: 0 })?, Dispatcher::new(&engine)?);
     let shared = Shared {
         engine,
         linker,

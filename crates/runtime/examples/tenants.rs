@@ -9,8 +9,8 @@
 //! `cargo run -p bpf-runtime --example tenants -- [seconds]`
 
 use bpf_runtime::{
-    Arch, Config, Engine, Hook, Instance, Linker, Mode, Module, Object, OptLevel, Policy, PoolError, ProgArray, Raw,
-    ResetError, Tenant, TenantError, Tenants,
+    Arch, Config, Engine, Hook, HookPolicy, Instance, Linker, Mode, Module, Object, OptLevel, PoolError, ProgArray,
+    Raw, ResetError, Tenant, TenantError, Tenants,
 };
 use std::error::Error;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Shared {
         let first = linker.compile::<Raw>(&object)?;
         object.set_global("step", &3u64.to_ne_bytes())?;
         let modules = [first.clone(), linker.compile::<Raw>(&object)?];
-        let hook = Arc::new(Hook::new(&engine, Policy::RunAll { result: 0 })?);
+        let hook = Arc::new(Hook::new(&engine, HookPolicy::RunAll { result: 0 })?);
         let array = Arc::new(ProgArray::create(&engine, "tenants", THREADS * EACH)?);
         let tenants = Tenants::new(&first).in_hook(&hook, "entry").in_array(&array, "at");
         let pool = first.pool(2)?;

@@ -3,10 +3,10 @@
 //!
 //! `cargo run -p bpf-runtime --example tutorial -- examples/limit.o`
 
-use bpf_runtime::maps::typed::HashMap;
+use bpf_runtime::maps::typed::TypedHash;
 use bpf_runtime::{
-    BpfContext, Caller, Config, ContextBytes, Engine, HelperError, Hook, Instance, Linker, LoadError, MapSet, Object,
-    Policy, ProgArray, Program, RingBuf, RunError, SharedBytes, assemble,
+    BpfContext, Caller, Config, ContextBytes, Engine, HelperError, Hook, HookPolicy, Instance, Linker, LoadError,
+    MapSet, Object, ProgArray, Program, RingBuf, RunError, SharedBytes, assemble,
 };
 use std::error::Error;
 use std::process::ExitCode;
@@ -91,7 +91,7 @@ fn serve(file: &[u8]) -> Result<(), Box<dyn Error>> {
     assert_eq!(limit.run(&mut service, &mut request)?, REFUSE);
 
     // Maps are the host's too.
-    let seen: HashMap<u32, u64> = instance.map("seen")?.typed()?;
+    let seen: TypedHash<u32, u64> = instance.map("seen")?.typed()?;
     assert_eq!(seen.get(&7)?, Some(4));
     seen.insert(&7, &0)?;
 
@@ -115,7 +115,7 @@ fn serve(file: &[u8]) -> Result<(), Box<dyn Error>> {
     assert_eq!((home.cost, service.said.as_slice()), (10, &["a home page".to_owned()][..]));
 
     // Several plug-ins, run as one until the first that refuses.
-    let hook = Hook::<Request<'_>, Service>::new(&engine, Policy::FirstVerdict { pass: ALLOW })?;
+    let hook = Hook::<Request<'_>, Service>::new(&engine, HookPolicy::FirstVerdict { pass: ALLOW })?;
     hook.attach(&limit)?;
     hook.run(&mut service, &mut request)?;
 

@@ -316,8 +316,8 @@ pub enum LoadError {
         /// The program.
         program: String,
     },
-    /// A method of an interface that returns nothing ([`crate::interfaces`]), where a program with a result is needed:
-    /// it was loaded without its interface and does not set r0 to a number, or it was asked for by its name.
+    /// A method of an interface that returns nothing ([`crate::interfaces`]) was loaded without its interface and does
+    /// not set r0 to a number.
     #[error("program `{program}` returns nothing: load and call it by its interface (`#[interface]`)")]
     NoResult {
         /// The program.
@@ -351,26 +351,12 @@ pub enum LoadError {
         /// The map.
         map: String,
     },
-    /// No program, map or prog array has the requested name.
-    #[error("there is no {what} named `{name}`{}", one_of(.have))]
-    NotFound {
-        /// "program", "map" or "prog array".
-        what: &'static str,
-        /// The name.
-        name: String,
-        /// The names there are.
-        have: Vec<String>,
-    },
-    /// The program is of another kind than the handle asked for.
-    #[error("program `{program}` runs on a {loaded} context, not on {wanted}")]
-    ContextMismatch {
-        /// The program.
-        program: String,
-        /// The context it was loaded for.
-        loaded: String,
-        /// The context asked for.
-        wanted: String,
-    },
+    /// A setting of the load names a map, prog array or global variable that the object does not have.
+    #[error(transparent)]
+    NotFound(#[from] NotFound),
+    /// A program or prog array of the new instance is not of the type that it was asked for with.
+    #[error(transparent)]
+    Lookup(LookupError),
     /// The machine code could not be made.
     #[cfg(any(native, feature = "cross"))]
     #[error("program `{program}`: {source}")]
@@ -680,7 +666,71 @@ pub enum ProgArrayError {
     Text(String),
 }
 
-/// Why a run ended without a result.
+/// No program, map, prog array or global variable has the requested name.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("there is no {what} named `{name}`{}", one_of(.have))]
+#[non_exhaustive]
+pub struct NotFound {
+    /// The kind of thing, such as "program", "map" or "prog array".
+    pub what: &'static str,
+    /// The name that was asked for.
+    pub name: String,
+    /// The names there are.
+    pub have: Vec<String>,
+}
+
+impl NotFound {
+    pub(crate) fn new<N: Into<String>>(what: &'static str, name: &str, have: impl IntoIterator<Item = N>) -> NotFound {
+        NotFound { what, name: name.to_owned(), have: have.into_iter().map(Into::into).collect() }
+    }
+}
+
+/// Why an instance does not give out a program or a prog array ([`crate::Instance::program`],
+/// [`crate::Instance::prog_array`]).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LookupError {
+    /// The instance has none of this name.
+    #[error(transparent)]
+    NotFound(#[from] NotFound),
+    /// The program was loaded for another context than the handle asked for.
+    #[error("program `{program}` runs on a {loaded} context, not on {wanted}")]
+    ContextMismatch {
+        /// The program.
+        program: String,
+        /// The context it was loaded for.
+        loaded: String,
+        /// The context asked for.
+        wanted: String,
+    },
+    /// The program is a method of an interface that returns nothing ([`crate::interfaces`]): its r0 may be an address.
+    #[error("program `{program}` returns nothing: call it by its interface (`#[interface]`)")]
+    NoResult {
+        /// The program.
+        program: String,
+    },
+    /// Programs on another context, or for another host type, jump through the prog array.
+    #[error("prog array `{array}`: {source}")]
+    ProgArray {
+        /// The prog array.
+        array: String,
+        /// The difference.
+        source: ProgArrayError,
+    },
+}
+
+impl From<LookupError> for LoadError {
+    fn from(error: LookupError) -> LoadError {
+        match error {
+            LookupError::NotFound(not_found) => LoadError::NotFound(not_found),
+            other @ (LookupError::ContextMismatch { .. }
+            | LookupError::NoResult { .. }
+            | LookupError::ProgArray { .. }) => LoadError::Lookup(other),
+        }
+    }
+}
+
+/// Why a run ended without a result. [`RunError::kind`] groups the variants, [`RunError::origin`] names the place.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -821,8 +871,8 @@ pub struct Origin {
     pub program: String,
     /// The function, where the object names several.
     pub function: Option<String>,
-    /// File, line and text, if the object has them.
-    pub line: Option<String>,
+    /// The source line, if the object has it.
+    pub line: Option<SourceLine>,
     /// The calls that led to that place, innermost first: of subprograms, and of callbacks by helpers. Inlined calls
     /// are not listed.
     pub callers: Vec<CalledAt>,
@@ -840,11 +890,121 @@ pub struct CalledAt {
     pub function: Option<String>,
     /// The call instruction, if known.
     pub insn: Option<InsnIdx>,
-    /// File, line and text of the call, if the object has them.
-    pub line: Option<String>,
+    /// The source line of the call, if the object has it.
+    pub line: Option<SourceLine>,
+}
+
+/// A line of a program's source. Its `Display` is `file:line: text`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub struct SourceLine {
+    /// The file, as the compiler was given it.
+    pub file: String,
+    /// The line's number, from 1.
+    pub line: u32,
+    /// The line's text without the spaces around it; empty if the object does not have it.
+    pub text: String,
+}
+
+impl fmt::Display for SourceLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.file, self.line, self.text)
+    }
+}
+
+/// The kind of a [`RunError`], by the reaction of the service that ran the program.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum RunErrorKind {
+    /// A limit ended the run, or the host did: budget, deadline, interruption.
+    Limit,
+    /// The program made an access that a check refuses. Its author has a mistake to mend.
+    Access,
+    /// A host function returned an error or panicked.
+    Host,
+    /// The run did not begin for want of something that other runs have at this moment: a slot, stack, memory. A later
+    /// run may succeed.
+    Resources,
+    /// The run did not begin, because the host asked for something impossible: it will fail again.
+    Misuse,
+    /// A bug in this library.
+    Internal,
 }
 
 impl RunError {
+    /// Returns the kind of this error, on which a service may decide: count it, end the plug-in, try again, report it.
+    ///
+    /// ```
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, RunErrorKind, assemble};
+    ///
+    /// let mut config = Config::default();
+    /// config.budget = Some(100);
+    /// let linker = Linker::<()>::new(&Engine::new(config)?);
+    /// let insns = assemble("r0 = 0\nr0 += 1\nif r0 < 1000 goto -2\nexit")?;
+    /// let error = linker.loader::<Raw>().insns("count", insns)?.run_on(&mut []).unwrap_err();
+    /// assert_eq!(error.kind(), RunErrorKind::Limit);
+    /// assert_eq!(error.origin().unwrap().program, "count");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn kind(&self) -> RunErrorKind {
+        match self {
+            RunError::Budget { .. } | RunError::Interrupted { .. } | RunError::Deadline { .. } => RunErrorKind::Limit,
+            RunError::Access { .. } => RunErrorKind::Access,
+            RunError::Host { .. } => RunErrorKind::Host,
+            RunError::Enter(bpf_quiesce::EnterError::Forked)
+            | RunError::Unlimited { .. }
+            | RunError::NoBudget
+            | RunError::OtherEngine
+            | RunError::TooLong { .. }
+            | RunError::LowAddress { .. }
+            | RunError::Sleepable { .. }
+            | RunError::Over => RunErrorKind::Misuse,
+            RunError::Enter(_)
+            | RunError::Stack { .. }
+            | RunError::TooManyAsleep { .. }
+            | RunError::NoStack { .. }
+            | RunError::MemoryFull { .. }
+            | RunError::TooDeep { .. } => RunErrorKind::Resources,
+            RunError::Internal(_) => RunErrorKind::Internal,
+        }
+    }
+
+    /// Returns the program that the run ended in, with its source line and the calls that led there; `None` if it did
+    /// not begin, or if the place is not known.
+    pub fn origin(&self) -> Option<&Origin> {
+        self.place()?.1.as_deref()
+    }
+
+    /// Returns the instruction that the run ended at; `None` if it did not begin, or if the place is not known.
+    pub fn insn(&self) -> Option<InsnIdx> {
+        *self.place()?.0
+    }
+
+    /// Returns the instruction and the program of an error, for kinds that have them.
+    fn place(&self) -> Option<(&Option<InsnIdx>, &Option<Box<Origin>>)> {
+        match self {
+            RunError::Budget { insn, origin }
+            | RunError::Interrupted { insn, origin }
+            | RunError::Deadline { insn, origin }
+            | RunError::Access { insn, origin, .. }
+            | RunError::Host { insn, origin, .. } => Some((insn, origin)),
+            RunError::Unlimited { .. }
+            | RunError::NoBudget
+            | RunError::OtherEngine
+            | RunError::Enter(_)
+            | RunError::TooLong { .. }
+            | RunError::LowAddress { .. }
+            | RunError::Stack { .. }
+            | RunError::Sleepable { .. }
+            | RunError::TooManyAsleep { .. }
+            | RunError::NoStack { .. }
+            | RunError::MemoryFull { .. }
+            | RunError::Over
+            | RunError::TooDeep { .. }
+            | RunError::Internal(_) => None,
+        }
+    }
+
     /// Returns the instruction and the program of an error, for kinds that have them.
     pub(crate) fn origin_mut(&mut self) -> Option<(&mut Option<InsnIdx>, &mut Option<Box<Origin>>)> {
         match self {
@@ -879,19 +1039,20 @@ fn place(insn: &Option<InsnIdx>, origin: &Option<Box<Origin>>) -> String {
             let _ = write!(text, " at instruction {insn}");
         }
     };
-    let of = |text: &mut String, named: (&str, &Option<String>), function: &Option<String>, line: &Option<String>| {
-        let (program, instance) = named;
-        let _ = write!(text, " of `{program}`");
-        if let Some(instance) = instance {
-            let _ = write!(text, " in instance `{instance}`");
-        }
-        if let Some(function) = function.as_ref().filter(|function| **function != *program) {
-            let _ = write!(text, ", in `{function}`");
-        }
-        if let Some(line) = line {
-            let _ = write!(text, " ({line})");
-        }
-    };
+    let of =
+        |text: &mut String, named: (&str, &Option<String>), function: &Option<String>, line: &Option<SourceLine>| {
+            let (program, instance) = named;
+            let _ = write!(text, " of `{program}`");
+            if let Some(instance) = instance {
+                let _ = write!(text, " in instance `{instance}`");
+            }
+            if let Some(function) = function.as_ref().filter(|function| **function != *program) {
+                let _ = write!(text, ", in `{function}`");
+            }
+            if let Some(line) = line {
+                let _ = write!(text, " ({line})");
+            }
+        };
     let mut text = String::new();
     at(&mut text, insn);
     if let Some(Origin { instance, program, function, line, callers }) = origin.as_deref() {

@@ -17,14 +17,15 @@
 //! use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
 //!
 //! let engine = Engine::new(Config::default())?;
-//! let linker = Linker::<()>::new(&engine);
+//! let linker: Linker = Linker::new(&engine);
 //! // r1 = the packet, r2 = its length.
 //! let insns = assemble("r0 = 0\nif r2 < 2 goto +1\nr0 = *(u8 *)(r1 + 1)\nexit")?;
 //! let program = linker.loader::<Raw>().insns("second_byte", insns)?;
-//! assert_eq!(program.run(&mut (), &mut [7, 9])?, 9);
+//! assert_eq!(program.run_on(&mut [7, 9])?, 9);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![cfg_attr(
     not(native),
@@ -80,8 +81,9 @@ pub use engine::metrics::{MapMetrics, ProgramMetrics, Snapshot, Stops};
 pub use engine::tiers::TierStats;
 pub use engine::usage::{Account, AccountUsage, Usage};
 pub use error::{
-    CalledAt, DeadlineError, DeserializeError, EngineError, HelperError, LayoutMismatch, LinkError, LoadError, Origin,
-    PoolError, ProgArrayError, PrototypeMismatch, ResetError, RunError, SerializeError,
+    CalledAt, DeadlineError, DeserializeError, EngineError, HelperError, LayoutMismatch, LinkError, LoadError,
+    LookupError, NotFound, Origin, PoolError, ProgArrayError, PrototypeMismatch, ResetError, RunError, RunErrorKind,
+    SerializeError, SourceLine,
 };
 pub use exec::timers::TimerRuns;
 pub use handle::coverage::{Coverage, FunctionCoverage, LineCoverage};
@@ -108,11 +110,14 @@ pub use load::tenants::{Tenant, TenantError, Tenants};
 pub use load::verify::Proofs;
 
 #[cfg(native)]
-pub use bpf_debug::{Location, Options as DebugOptions};
-pub use bpf_dispatcher::{Policy, Verdicts};
-pub use bpf_isa::{Callee, DecodeError, Insn, InsnIdx, Program as BpfProgram, assemble, decode, disassemble};
+pub use bpf_debug::{Error as DebugError, Location, Options as DebugOptions};
+pub use bpf_dispatcher::{HookPolicy, Verdicts};
+pub use bpf_isa::{
+    Callee, DecodeError, Insn, InsnIdx, Program as BpfProgram, ValidateError, ValidateErrorKind, assemble, decode,
+    disassemble,
+};
 #[cfg(feature = "jit")]
-pub use bpf_jit::{Change, Extern, Pass};
+pub use bpf_jit::{Change, CompileError, CompileOptions, Extern, Pass};
 pub use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, Needs, OptLevel, Symbol};
 /// Everything about maps: typed handles, consumers of rings, dumps.
 pub use bpf_maps as maps;
@@ -121,12 +126,51 @@ pub use bpf_object::{
     Code as ObjectCode, CodeTable, CoreField, CoreType, FieldType, LeftOut, LeftOutReason, MapDecl as ObjectMap,
     Object, ObjectError, Program as ObjectProgram, ProgramType, ReferenceKind, btf, text,
 };
+pub use bpf_os::SysError;
 pub use bpf_prog_pack::{Error as PackError, Options as PackOptions, Stats as CodeStats};
 /// Why a run could not begin: [`RunError::Enter`].
 pub use bpf_quiesce::EnterError;
-pub use bpf_quiesce::{Held, Holder, LimitBelowUse, MemoryFull, OtherDomain, WhenFull, Whose};
+pub use bpf_quiesce::{Domain, Held, Holder, LimitBelowUse, MemoryFull, OtherDomain, WaitError, WhenFull, Whose};
+pub use bpf_uapi::Errno;
 pub use bpf_uapi::helper_id::SPECIAL as SPECIAL_HELPERS;
-pub use bpf_verifier::{Escape, Limits, ProofError, ProofPart, ProofSection, Refusal, Uncontained, VerifyError, Why};
+pub use bpf_verifier::{
+    ArgKind, DuplicateHelper, Escape, Limits, ProofError, ProofPart, ProofSection, Refusal, Ret, Uncontained,
+    VerifyError, Why,
+};
+
+/// Handles may be used and dropped on any thread.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    const fn sent<T: Send>() {}
+    /// A host's state, which needs to be neither: runs borrow it from their caller.
+    type Host = core::cell::Cell<*mut u8>;
+    shared::<Engine>();
+    shared::<Config>();
+    shared::<Object>();
+    shared::<Linker<Host>>();
+    shared::<Loader<'_, Raw, Host>>();
+    shared::<Module<Raw, Host>>();
+    shared::<Instance<Host>>();
+    shared::<InstancePool<Host>>();
+    shared::<Pooled<Host>>();
+    shared::<Tenants<Raw, Host>>();
+    shared::<Program<Raw, Host>>();
+    shared::<ProgArray<Raw, Host>>();
+    shared::<Hook<Raw, Host>>();
+    shared::<Dispatcher<Raw, Host>>();
+    shared::<Account>();
+    shared::<Deadline>();
+    shared::<Interrupter>();
+    shared::<RunLimits>();
+    shared::<Map>();
+    shared::<RingBuf>();
+    shared::<UserRingBuf>();
+    shared::<LoadError>();
+    shared::<RunError>();
+    // Changes that one thread puts together.
+    sent::<MapSet>();
+    sent::<Plan<'_>>();
+};
 
 /// The example that crates.io shows.
 #[cfg(all(doctest, native, feature = "derive"))]
@@ -152,6 +196,8 @@ mod documents {
     struct LivePage;
     #[doc = include_str!("../../../docs/book/how-to/log.md")]
     struct LogPage;
+    #[doc = include_str!("../../../docs/book/reference/migration.md")]
+    struct MigrationPage;
     #[cfg(feature = "serde")]
     #[doc = include_str!("../../../docs/book/how-to/outside.md")]
     struct OutsidePage;

@@ -6,7 +6,7 @@
 #![cfg(all(target_os = "linux", not(miri)))]
 
 use bpf_runtime::{
-    AsyncCaller, Config, Engine, Hook, Linker, LoadError, Map, MapDef, MapType, Policy, ProgArray, ProgArrayError,
+    AsyncCaller, Config, Engine, Hook, HookPolicy, Linker, LoadError, Map, MapDef, MapType, ProgArray, ProgArrayError,
     Program, Raw, RunError, assemble,
 };
 use std::fmt::Write;
@@ -93,7 +93,7 @@ fn limited(left: u64) {
     let linker = Linker::<()>::new(&engine);
     let load = |text: &str| linker.loader::<Raw>().insns("program", assemble(text).unwrap());
     let seven = load("r0 = 7\nexit").unwrap();
-    let hook = Hook::<Raw, ()>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+    let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
     hook.attach(&seven).unwrap();
     let mut counting = Config::default();
     (counting.metrics, counting.max_slots) = (true, SLOTS);

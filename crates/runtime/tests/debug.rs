@@ -5,8 +5,8 @@
 mod support;
 
 use bpf_runtime::{
-    Arch, Caller, Config, Engine, Hook, Instance, Linker, Location, MapSet, Object, Policy, Program, Raw, Xdp, XdpBuff,
-    assemble,
+    Arch, Caller, Config, Engine, Hook, HookPolicy, Instance, Linker, Location, MapSet, Object, Program, Raw, Xdp,
+    XdpBuff, assemble,
 };
 use bpf_testkit::skipped;
 use shapes::{config, shapes};
@@ -209,7 +209,7 @@ fn a_host_function_called_through_a_hook_sees_its_program() {
     let engine = Engine::new(config()).unwrap();
     let (linker, seen) = probing(&engine);
     let load = |name| linker.loader::<Xdp>().insns(name, assemble("call 1001\nr0 = 2\nexit").unwrap()).unwrap();
-    let hook = Hook::<Xdp, ()>::new(&engine, Policy::FirstVerdict { pass: 2 }).unwrap();
+    let hook = Hook::<Xdp, ()>::new(&engine, HookPolicy::FirstVerdict { pass: 2 }).unwrap();
     for name in ["first", "second"] {
         hook.attach(&load(name)).unwrap();
     }
@@ -331,7 +331,9 @@ mod stepping {
 
     #[test]
     fn every_instruction_of_a_hook_finds_its_callers() {
-        for policy in [Policy::FirstVerdict { pass: 2 }, Policy::LastWins { empty: 0 }, Policy::RunAll { result: 1 }] {
+        for policy in
+            [HookPolicy::FirstVerdict { pass: 2 }, HookPolicy::LastWins { empty: 0 }, HookPolicy::RunAll { result: 1 }]
+        {
             let engine = Engine::new(config()).unwrap();
             let linker = Linker::<()>::new(&engine);
             let hook = Hook::<Raw, ()>::new(&engine, policy).unwrap();
@@ -348,7 +350,7 @@ mod stepping {
                     ["first", "<hook>"] | ["first", "first", "<hook>"] => seen[1] += 1,
                     ["second", "<hook>"] | ["second", "second", "<hook>"] => seen[2] += 1,
                     // The last one is jumped to where its verdict is the hook's.
-                    ["second"] | ["second", "second"] if !matches!(policy, Policy::RunAll { .. }) => seen[3] += 1,
+                    ["second"] | ["second", "second"] if !matches!(policy, HookPolicy::RunAll { .. }) => seen[3] += 1,
                     _ => panic!("{policy:?}: {programs:?} in {frames:?}"),
                 }
             }

@@ -1,6 +1,8 @@
 //! Backtraces through the images of hooks and dispatchers, and names for their addresses.
 
-use bpf_runtime::{Arch, Caller, Config, Dispatcher, Engine, Hardening, Hook, Linker, Policy, Program, Raw, assemble};
+use bpf_runtime::{
+    Arch, Caller, Config, Dispatcher, Engine, Hardening, Hook, HookPolicy, Linker, Program, Raw, assemble,
+};
 use std::sync::{Arc, Mutex};
 
 /// Records of the host function: the names of the emitted frames, and whether a Rust frame of this file is behind them.
@@ -56,9 +58,9 @@ fn a_backtrace_goes_through_a_hook() {
     for (engine, linker, seen) in engines() {
         let [one, two, three] = ["one", "two", "three"].map(|name| load(&linker, name));
         for (policy, last) in [
-            (Policy::FirstVerdict { pass: 2 }, &["three"][..]),
-            (Policy::LastWins { empty: 0 }, &["three"]),
-            (Policy::RunAll { result: 0 }, &["three", "<hook>"]),
+            (HookPolicy::FirstVerdict { pass: 2 }, &["three"][..]),
+            (HookPolicy::LastWins { empty: 0 }, &["three"]),
+            (HookPolicy::RunAll { result: 0 }, &["three", "<hook>"]),
         ] {
             let hook = Hook::new(&engine, policy).unwrap();
             for program in [&one, &two, &three] {
@@ -98,7 +100,7 @@ fn a_backtrace_goes_through_an_image_that_was_replaced() {
         }
         config.debug.unwind = true;
         let engine = Engine::new(config).unwrap();
-        let hook = Arc::new(Hook::<Raw, ()>::new(&engine, Policy::RunAll { result: 0 }).unwrap());
+        let hook = Arc::new(Hook::<Raw, ()>::new(&engine, HookPolicy::RunAll { result: 0 }).unwrap());
         let (seen, here, changed) = (Seen::default(), engine.clone(), Arc::clone(&hook));
         let noted = Arc::clone(&seen);
         let mut linker = Linker::<()>::new(&engine);

@@ -3,8 +3,8 @@
 #![cfg(target_os = "linux")]
 
 use bpf_runtime::{
-    Arch, Caller, Config, Dispatcher, Engine, EnterError, HelperError, Hook, Linker, Map, MapDef, MapError, MapType,
-    Mode, PinnedMap, PinnedValue, Policy, ProgArray, Program, Raw, RunError, Runner, assemble,
+    Arch, Caller, Config, Dispatcher, Engine, EnterError, HelperError, Hook, HookPolicy, Linker, Map, MapDef, MapError,
+    MapType, Mode, PinnedMap, PinnedValue, ProgArray, Program, Raw, RunError, Runner, assemble,
 };
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -104,7 +104,7 @@ fn a_child_runs_nothing_while_the_parent_changes_everything() {
             let (first, second) = (many(), many());
             array.set(1, &first[1]).unwrap();
             let (hook, dispatcher) =
-                (Hook::new(&engine, Policy::RunAll { result: 0 }).unwrap(), Dispatcher::new(&engine).unwrap());
+                (Hook::new(&engine, HookPolicy::RunAll { result: 0 }).unwrap(), Dispatcher::new(&engine).unwrap());
             let plain = load("plain", "r0 = 5\nexit");
             for program in [&first[2], &plain] {
                 hook.attach(program).unwrap();

@@ -7,8 +7,8 @@
 mod common;
 
 use bpf_runtime::{
-    BpfContext, Dispatcher, DispatcherError, Hook, HookError, InterfaceError, Linker, LoadError, MapSet, Object,
-    PackError, Plan, PlanError, Policy, PoolError, ProgArray, ProgArrayError, Program, Raw, ResetError, RunError,
+    BpfContext, Dispatcher, DispatcherError, Hook, HookError, HookPolicy, InterfaceError, Linker, LoadError, MapSet,
+    Object, PackError, Plan, PlanError, PoolError, ProgArray, ProgArrayError, Program, Raw, ResetError, RunError,
     Tenant, TenantError, Tenants, assemble, interface,
 };
 use common::engines::engines;
@@ -37,7 +37,7 @@ fn a_child_changes_nothing_of_its_parents() {
         let linker = Linker::<()>::new(&engine);
         let load = || -> Program<Raw, ()> { linker.loader().insns("one", assemble("r0 = 1\nexit").unwrap()).unwrap() };
         let (here, there) = (load(), load());
-        let hook = Hook::<Raw, ()>::new(&engine, Policy::RunAll { result: 0 }).unwrap();
+        let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::RunAll { result: 0 }).unwrap();
         let dispatcher = Dispatcher::<Raw, ()>::new(&engine).unwrap();
         let array = ProgArray::<Raw, ()>::create(&engine, "array", 2).unwrap();
         let jumps = assemble("r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 0\nexit").unwrap();
@@ -53,7 +53,7 @@ fn a_child_changes_nothing_of_its_parents() {
         let object = Object::parse(include_bytes!("objects/pair.o")).unwrap();
         let module = linker.compile::<Raw>(&object).unwrap();
         let (instance, pool) = (module.instance().make().unwrap(), module.pool(2).unwrap());
-        let in_hook = Arc::new(Hook::<Raw, ()>::new(&engine, Policy::RunAll { result: 0 }).unwrap());
+        let in_hook = Arc::new(Hook::<Raw, ()>::new(&engine, HookPolicy::RunAll { result: 0 }).unwrap());
         let tenants = Tenants::new(&module).in_hook(&in_hook, "entry");
         tenants.admit(Tenant::new("stays")).unwrap();
         let stop = AtomicBool::new(false);

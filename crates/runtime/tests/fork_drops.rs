@@ -36,7 +36,7 @@ impl Belongings {
         let mut belongings = Belongings {
             programs: Vec::new(),
             array: ProgArray::create(engine, "next", 4).unwrap(),
-            hook: Hook::new(engine, Policy::RunAll { result: 0 }).unwrap(),
+            hook: Hook::new(engine, HookPolicy::RunAll { result: 0 }).unwrap(),
             dispatcher: Dispatcher::new(engine).unwrap(),
             outer: Map::create(outer, engine.domain()).unwrap(),
             _ring: RingBuf::new(&ring).unwrap(),

@@ -7,7 +7,7 @@
 mod common;
 
 use bpf_runtime::{
-    Caller, Config, Dispatcher, Engine, HelperError, Hook, Linker, Map, MapDef, MapType, Mode, Policy, ProgArray,
+    Caller, Config, Dispatcher, Engine, HelperError, Hook, HookPolicy, Linker, Map, MapDef, MapType, Mode, ProgArray,
     Program, Raw, RunError, assemble,
 };
 use common::engines::{Execution, config, modes};
@@ -105,8 +105,8 @@ fn a_run_that_may_not_fit_is_refused() {
         let array = ProgArray::<Raw, ()>::create(&engine, "next", 1).unwrap();
         array.set(0, &large).unwrap();
         let jumps = jumps(&linker, &array, "");
-        let hook = Hook::new(&engine, Policy::RunAll { result: 7 }).unwrap();
-        let walked = Hook::new(&engine, Policy::RunAll { result: 7 }).unwrap();
+        let hook = Hook::new(&engine, HookPolicy::RunAll { result: 7 }).unwrap();
+        let walked = Hook::new(&engine, HookPolicy::RunAll { result: 7 }).unwrap();
         walked.set_statistics(true).unwrap();
         let dispatcher = Dispatcher::new(&engine).unwrap();
         for program in [&small, &large] {

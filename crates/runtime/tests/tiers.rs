@@ -111,7 +111,7 @@ fn all_ways_to_a_program_come_to_its_fast_code() {
     let program = load(&engine, "sum", SUM);
     let slow = program.machine_code().unwrap();
     assert!(program.is_slow());
-    let hook = Hook::<Raw, u64>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+    let hook = Hook::<Raw, u64>::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
     hook.attach(&program).unwrap();
     let dispatcher = Dispatcher::<Raw, u64>::new(&engine).unwrap();
     dispatcher.attach(&program).unwrap();
@@ -177,7 +177,7 @@ fn code_that_was_replaced_is_freed() {
 #[test]
 fn programs_go_and_come_while_they_are_made_fast() {
     let Some((_alone, engine)) = engine(|config| config.tick = std::time::Duration::from_micros(50)) else { return };
-    let hook = Hook::<Raw, u64>::new(&engine, Policy::LastWins { empty: 7 }).unwrap();
+    let hook = Hook::<Raw, u64>::new(&engine, HookPolicy::LastWins { empty: 7 }).unwrap();
     let array = ProgArray::<Raw, u64>::create(&engine, "next", 1).unwrap();
     let text = "r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 7\nexit";
     let entry = load_with(&engine, "entry", text, OptLevel::Tiered, &[&array], None);

@@ -6,7 +6,7 @@
 mod common;
 
 use bpf_runtime::{
-    Caller, Config, Engine, HelperError, Hook, Linker, MapSet, Object, Plan, Policy, ProgArray, Program, Raw, Xdp,
+    Caller, Config, Engine, HelperError, Hook, HookPolicy, Linker, MapSet, Object, Plan, ProgArray, Program, Raw, Xdp,
     XdpBuff, assemble,
 };
 use common::engines::engines;
@@ -103,7 +103,7 @@ fn what_happens_is_told() {
             let error = refused.expect_err("r5 is nothing");
             assert_eq!(listener.take()[1], format!("program refused error={error}"));
 
-            let hook = Hook::<Raw, ()>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+            let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
             hook.attach(&one).unwrap();
             assert_eq!(listener.take(), [r#"hook changed before=[] after=["one"]"#]);
 
@@ -169,7 +169,7 @@ fn a_listener_that_panics_sees_the_whole_plan() {
     let _alone = alone();
     for engine in engines(|_| ()) {
         let linker = Linker::<()>::new(&engine);
-        let hooks = [(); 2].map(|()| Hook::<Raw, ()>::new(&engine, Policy::LastWins { empty: 0 }).unwrap());
+        let hooks = [(); 2].map(|()| Hook::<Raw, ()>::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap());
         let array = ProgArray::<Raw, ()>::create(&engine, "stages", 8).unwrap();
         let (one, two) = (returns(&linker, "one", 1), returns(&linker, "two", 2));
         hooks.iter().for_each(|hook| hook.attach(&one).unwrap());

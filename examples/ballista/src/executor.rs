@@ -189,7 +189,7 @@ mod tests {
         let mut held = Vec::new();
         for size in (3..22).rev().map(|log| 1u32 << log) {
             let map = MapDef::new("held", MapType::Array, 4, size, 1);
-            held.extend(std::iter::from_fn(|| Map::create(map.clone(), engine.domain()).ok()).take(2));
+            held.extend(std::iter::from_fn(|| engine.create_map(map.clone()).ok()).take(2));
         }
         let refused = plugins.get(&score).err().unwrap();
         assert!(refused.contains("refuses the function `score`"), "{refused}");

@@ -8,7 +8,7 @@
 //! Nulls are the host's: a scalar function computes something for rows that are null, which nobody sees; an aggregate
 //! is not given them.
 
-use bpf_runtime::{BpfContext, ContextBytes, ContextBytesMut, Engine, Hook, Linker, MapSet, Object, Policy, Program};
+use bpf_runtime::{BpfContext, ContextBytes, ContextBytesMut, Engine, Hook, Linker, MapSet, Object, HookPolicy, Program};
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int64Array};
 use datafusion::arrow::buffer::{MutableBuffer, NullBuffer, ScalarBuffer};
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Int64Type};
@@ -77,7 +77,7 @@ impl Score {
         engine: &Engine,
         program: Program<Rows<'static>, ()>,
     ) -> std::result::Result<Self, Box<dyn Error + Send + Sync>> {
-        let hook = Hook::new(engine, Policy::LastWins { empty: 1 })?;
+        let hook = Hook::new(engine, HookPolicy::LastWins { empty: 1 })?;
         hook.attach(&program)?;
         let live = Live { engine: engine.clone(), hook, current: Mutex::new(program) };
         let arguments = vec![DataType::Int64, DataType::Int64];
@@ -134,7 +134,7 @@ impl ScalarUDFImpl for Score {
                 hour: ContextBytes::new(hour.values().inner().as_slice())?,
                 score: ContextBytesMut::new(score)?,
             };
-            self.live.hook.run(&mut (), &mut rows)
+            self.live.hook.run_on(&mut rows)
         };
         succeeded("score", run(score.as_slice_mut()))?;
         let nulls = NullBuffer::union(amount.nulls(), hour.nulls());
@@ -255,7 +255,7 @@ impl Registers {
     fn run(&mut self, program: fn(&Programs) -> &Program<Sketch<'static>, ()>, values: &[u8]) -> Result<()> {
         let run = |registers: &mut [u8]| {
             let (values, registers) = (ContextBytes::new(values)?, ContextBytesMut::new(registers)?);
-            program(&self.programs).run(&mut (), &mut Sketch { values, registers })
+            program(&self.programs).run_on(&mut Sketch { values, registers })
         };
         succeeded("about_distinct", run(&mut self.bytes))
     }

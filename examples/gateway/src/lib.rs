@@ -17,8 +17,8 @@ pub use layer::{GatewayLayer, Guarded, TENANT};
 
 use anyhow::Context as _;
 use bpf_runtime::{
-    Account, AsyncCaller, BpfContext, Config, ContextBytes, Engine, Hook, Instance, Linker, MapSet, Object, OwnedBytes,
-    Policy, Program, RunError, RunLimits,
+    Account, AsyncCaller, BpfContext, Config, ContextBytes, Engine, Hook, HookPolicy, Instance, Linker, MapSet, Object,
+    OwnedBytes, Program, RunError, RunLimits,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -265,7 +265,7 @@ impl Gateway {
         anyhow::ensure!(!tenants.contains_key(name), "tenant `{name}` is there already");
         let tenant = Arc::new(Tenant {
             name: name.to_owned(),
-            hook: Hook::sleepable(&self.engine, Policy::FirstVerdict { pass: PASS })?,
+            hook: Hook::sleepable(&self.engine, HookPolicy::FirstVerdict { pass: PASS })?,
             account: self.engine.account(name, terms.memory),
             versions: Mutex::default(),
             present: AtomicU64::new(0),

@@ -6,8 +6,8 @@
 //! Invariant: nothing here says how programs are executed, so the same source runs compiled where `jit` is on.
 
 use bpf_runtime::{
-    Caller, Config, Dispatcher, Engine, HelperError, Hook, Linker, LoadError, Map, MapDef, MapType, Policy, Program,
-    Raw, assemble,
+    Caller, Config, Dispatcher, Engine, HelperError, Hook, HookPolicy, Linker, LoadError, Map, MapDef, MapType,
+    Program, Raw, assemble,
 };
 use std::error::Error;
 
@@ -53,11 +53,11 @@ impl Service {
         let refused = linker.loader::<Raw>().insns("bad", assemble(BAD)?);
         assert!(matches!(refused, Err(LoadError::Verifier { .. })), "the verifier stands before the interpreter");
 
-        let counter = Map::create(MapDef::new("counter", MapType::Array, 4, 8, 1), engine.domain())?;
+        let counter = engine.create_map(MapDef::new("counter", MapType::Array, 4, 8, 1))?;
         let count = linker.loader::<Raw>().maps(&[&counter]).insns("count", assemble(COUNT)?)?;
         let short = linker.loader::<Raw>().insns("short", assemble(SHORT)?)?;
         // One run of both: the first verdict that is not 0.
-        let hook = Hook::new(&engine, Policy::FirstVerdict { pass: 0 })?;
+        let hook = Hook::new(&engine, HookPolicy::FirstVerdict { pass: 0 })?;
         hook.attach(&count)?;
         hook.attach(&short)?;
         let dispatcher = Dispatcher::new(&engine)?;

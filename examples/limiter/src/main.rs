@@ -3,7 +3,7 @@
 //! The service knows nothing of limits: it asks the program, with the client's address and the time. The operator writes
 //! networks without limits into the program's trie while requests are served. `--measure` compares with the same in Rust.
 
-use bpf_runtime::maps::typed::HashMap;
+use bpf_runtime::maps::typed::TypedHash;
 use bpf_runtime::{BpfContext, Config, Engine, Linker, MapSet, Object, Program};
 use std::collections::{HashMap as StdMap, HashSet};
 use std::error::Error;
@@ -37,7 +37,7 @@ struct Network {
 /// The program and the map that the operator writes.
 struct Limiter {
     program: Program<Request, ()>,
-    trusted: HashMap<Network, u32>,
+    trusted: TypedHash<Network, u32>,
 }
 
 impl Limiter {
@@ -51,7 +51,7 @@ impl Limiter {
     fn allows(&self, client: Ipv4Addr, now: Duration) -> Result<bool, Box<dyn Error>> {
         let now = u64::try_from(now.as_nanos())?;
         let mut request = Request { client: u32::from_ne_bytes(client.octets()), cost: 1, now };
-        Ok(self.program.run(&mut (), &mut request)? == 0)
+        Ok(self.program.run_on(&mut request)? == 0)
     }
 
     fn trust(&self, address: Ipv4Addr, bits: u32) -> Result<(), Box<dyn Error>> {

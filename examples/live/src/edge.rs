@@ -100,7 +100,7 @@ impl Edge {
         buffer[HEADROOM..HEADROOM + frame.len()].copy_from_slice(frame);
         let mut packet = XdpBuff::with_room(buffer, HEADROOM, frame.len());
         packet.ingress_ifindex = self.wire.index;
-        match self.hook.run(&mut (), &mut packet) {
+        match self.hook.run_on(&mut packet) {
             Ok(XDP_DROP) => &self.counts.dropped,
             Ok(XDP_PASS) => self.counts.sent(&self.counts.passed, self.host.send(packet.packet())),
             Ok(XDP_TX) => self.counts.sent(&self.counts.returned, self.wire.send(packet.packet())),

@@ -9,7 +9,7 @@
 mod edge;
 
 use anyhow::Context as _;
-use bpf_runtime::{Config, Engine, Hook, Instance, Linker, MapSet, Object, Policy, Program, Xdp};
+use bpf_runtime::{Config, Engine, Hook, HookPolicy, Instance, Linker, MapSet, Object, Program, Xdp};
 use clap::Parser;
 use edge::{Edge, XDP_PASS};
 use std::io::BufRead as _;
@@ -39,7 +39,7 @@ fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let engine = Engine::new(Config::default())?;
     // Without a program every packet passes, which is the case only before the first one is attached.
-    let hook = Hook::new(&engine, Policy::LastWins { empty: XDP_PASS })?;
+    let hook = Hook::new(&engine, HookPolicy::LastWins { empty: XDP_PASS })?;
     let mut loaded = Loaded::load(&engine, &args.object, args.program.as_deref(), None)?;
     hook.attach(&loaded.program)?;
     let edge = Edge::open(hook, &args.wire, &args.host, &args.outs)?;

@@ -13,8 +13,8 @@ pub mod server;
 
 use anyhow::Context as _;
 use bpf_runtime::{
-    Account, BpfContext, Caller, Config, ContextBytes, Engine, Hook, Instance, LimitBelowUse, Linker, LoadError,
-    MapSet, Object, Plan, PlanError, Policy, RunError, RunLimits, interface,
+    Account, BpfContext, Caller, Config, ContextBytes, Engine, Hook, HookPolicy, Instance, LimitBelowUse, Linker,
+    LoadError, MapSet, Object, Plan, PlanError, RunError, RunLimits, interface,
 };
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -225,9 +225,9 @@ impl Service {
         let first = load(&engine, &linker, &plugin, &account, 1, None)?;
         let live = load(&engine, &linker, &plugin, &account, 1, Some(&first.instance))?.balance;
         live.replace(&first.balance)?;
-        let admit = Hook::new(&engine, Policy::FirstVerdict { pass: ALLOW })?;
-        let route = Hook::new(&engine, Policy::FirstVerdict { pass: ALLOW })?;
-        let log = Hook::new(&engine, Policy::RunAll { result: 0 })?;
+        let admit = Hook::new(&engine, HookPolicy::FirstVerdict { pass: ALLOW })?;
+        let route = Hook::new(&engine, HookPolicy::FirstVerdict { pass: ALLOW })?;
+        let log = Hook::new(&engine, HookPolicy::RunAll { result: 0 })?;
         let routes = first.instance.prog_array::<Request<'_>>("routes")?;
         for (slot, name) in GUESTS {
             routes.set(slot, &guest.program(name)?)?;
@@ -282,7 +282,7 @@ impl Service {
         let client = u32::from_le_bytes(*client);
         let Ok(bytes) = ContextBytes::new(path) else { return lost };
         let mut request = Request { client, version: 0, torn: 0, cost: 0, path: bytes };
-        let mut result = self.admit.run(&mut (), &mut request);
+        let mut result = self.admit.run_on(&mut request);
         if let Ok(ALLOW) = result {
             result = match self.limits(path) {
                 Ok(limits) => self.route.run_with(&mut (), &mut request, &limits),
@@ -291,7 +291,7 @@ impl Service {
         }
         let mut choice = Choice { client, version: 0 };
         let Ok(backend) = self.balance.with(&mut ()).pick(&mut choice) else { return lost };
-        let Ok(_) = self.log.run(&mut (), &mut request) else { return lost };
+        let Ok(_) = self.log.run_on(&mut request) else { return lost };
         let Request { version, torn, cost, .. } = request;
         Answer { status: Status::of(&result), version, torn: torn != 0, cost, backend }
     }

@@ -4,7 +4,7 @@
 //! out. The tenants' object is compiled once. Each tenant has its own maps, budget and account of memory, shares only
 //! the way out, and can be replaced while messages pass. `--measure` compares with the same in Rust.
 
-use bpf_runtime::maps::typed::{Array, HashMap};
+use bpf_runtime::maps::typed::{TypedArray, TypedHash};
 use bpf_runtime::{
     BpfContext, Config, Engine, Instance, Linker, MapSet, Object, ProgArray, Program, Tenant as Settings, TenantError,
     Tenants,
@@ -35,7 +35,7 @@ const DROPPED: u64 = 1;
 struct Gateway {
     way_in: Program<Message, ()>,
     tenants: Tenants<Message, ()>,
-    delivered: Array<u64>,
+    delivered: TypedArray<u64>,
 }
 
 impl Gateway {
@@ -60,7 +60,7 @@ impl Gateway {
     }
 
     fn pass(&self, message: &mut Message) -> Result<u64, bpf_runtime::RunError> {
-        self.way_in.run(&mut (), message)
+        self.way_in.run_on(message)
     }
 }
 
@@ -110,7 +110,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(gateway.pass(&mut large)?, DROPPED);
     assert_eq!(gateway.pass(&mut Message { tenant: 4, ..large })?, DELIVERED);
     assert_eq!((gateway.delivered.get(3)?, gateway.delivered.get(4)?), (Some(100), Some(5000)));
-    let kinds: HashMap<u32, u64> = third.map("kinds")?.typed()?;
+    let kinds: TypedHash<u32, u64> = third.map("kinds")?.typed()?;
     assert_eq!(kinds.get(&5)?, Some(2));
 
     // A tenant with too little memory is refused, and its previous version stays.

@@ -1,6 +1,6 @@
 //! Tests that execute images: every attached program is reached, and every other one too, also during updates.
 
-use bpf_dispatcher::{DetachError, Dispatcher, Image, Link, LiveImage, Options, Policy, Verdicts};
+use bpf_dispatcher::{DetachError, Dispatcher, HookPolicy, Image, Link, LiveImage, Options, Verdicts};
 use bpf_jit_code::{Arch, Code, Hardening, Needs};
 use bpf_prog_pack::{Packs, Text};
 use bpf_quiesce::Domain;
@@ -209,7 +209,7 @@ fn chains_follow_their_policy() {
         result
     };
     // Every verdict against sets that contain it and sets that do not; the program after it returns 5.
-    let first = Policy::FirstVerdict { pass: 2 };
+    let first = HookPolicy::FirstVerdict { pass: 2 };
     for (i, verdict) in verdicts.into_iter().enumerate() {
         for set in [0, 1 << 2, 1 << 5, 1 << 2 | 1 << 5, 1 << 63, 1 << 63 | 1 << 5, u64::MAX, !(1 << 2), !(1 << 63)] {
             let set = Verdicts::Set(set);
@@ -229,16 +229,16 @@ fn chains_follow_their_policy() {
         (&[0, 2, 3, 1], 5, 2),
         (&[0, 1, 3, 2], 5, 5),
     ] {
-        assert_eq!(run(programs, Policy::FirstVerdict { pass: 2 }), first, "{programs:?}");
-        assert_eq!(run(programs, Policy::LastWins { empty: 9 }), last, "{programs:?}");
+        assert_eq!(run(programs, HookPolicy::FirstVerdict { pass: 2 }), first, "{programs:?}");
+        assert_eq!(run(programs, HookPolicy::LastWins { empty: 9 }), last, "{programs:?}");
         for result in [0, 7, u64::MAX] {
-            assert_eq!(run(programs, Policy::RunAll { result }), result, "{programs:?}");
+            assert_eq!(run(programs, HookPolicy::RunAll { result }), result, "{programs:?}");
         }
     }
-    assert_eq!(run(&[0, 1], Policy::FirstVerdict { pass: 1 << 40 }), 2);
+    assert_eq!(run(&[0, 1], HookPolicy::FirstVerdict { pass: 1 << 40 }), 2);
     // More programs than a short branch can jump over.
-    assert_eq!(run(&[0; 48], Policy::FirstVerdict { pass: 2 }), 2);
+    assert_eq!(run(&[0; 48], HookPolicy::FirstVerdict { pass: 2 }), 2);
     let mut many = [0; 48];
     many[0] = 2;
-    assert_eq!(run(&many, Policy::FirstVerdict { pass: 2 }), 5);
+    assert_eq!(run(&many, HookPolicy::FirstVerdict { pass: 2 }), 5);
 }

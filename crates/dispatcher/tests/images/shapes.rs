@@ -3,7 +3,7 @@
 //!
 //! `BLESS=1 cargo test -p bpf-dispatcher --test images shapes` rewrites them.
 
-use bpf_dispatcher::{Entry, Image, Link, MAX_LIMIT, Options, Policy, Verdicts};
+use bpf_dispatcher::{Entry, HookPolicy, Image, Link, MAX_LIMIT, Options, Verdicts};
 use bpf_jit_code::{Arch, Hardening, Needs, Symbol};
 use std::fmt::Write;
 
@@ -68,18 +68,22 @@ fn hits_put_an_entry_at_the_root() {
 
 #[test]
 fn chains() {
-    check("chain_0", |arch| Image::chain(arch, &links(0), Policy::LastWins { empty: 7 }, &Options::default()));
-    check("chain_1", |arch| Image::chain(arch, &links(1), Policy::FirstVerdict { pass: 2 }, &Options::default()));
-    check("chain_3_first", |arch| Image::chain(arch, &links(3), Policy::FirstVerdict { pass: 2 }, &Options::default()));
-    check("chain_2_last", |arch| Image::chain(arch, &links(2), Policy::LastWins { empty: 0 }, &Options::default()));
+    check("chain_0", |arch| Image::chain(arch, &links(0), HookPolicy::LastWins { empty: 7 }, &Options::default()));
+    check("chain_1", |arch| Image::chain(arch, &links(1), HookPolicy::FirstVerdict { pass: 2 }, &Options::default()));
+    check("chain_3_first", |arch| {
+        Image::chain(arch, &links(3), HookPolicy::FirstVerdict { pass: 2 }, &Options::default())
+    });
+    check("chain_2_last", |arch| Image::chain(arch, &links(2), HookPolicy::LastWins { empty: 0 }, &Options::default()));
     let mut sets = links(2);
     sets[0].continue_on = Some(Verdicts::Set(1 << 2 | 1 << 31));
     sets[1].continue_on = Some(Verdicts::Set(1 << 2 | 1 << 40));
-    check("chain_2_sets", |arch| Image::chain(arch, &sets, Policy::FirstVerdict { pass: 2 }, &Options::default()));
-    check("chain_2_all", |arch| Image::chain(arch, &links(2), Policy::RunAll { result: 0 }, &Options::default()));
-    check("chain_1_all", |arch| Image::chain(arch, &links(1), Policy::RunAll { result: 0 }, &Options::default()));
+    check("chain_2_sets", |arch| Image::chain(arch, &sets, HookPolicy::FirstVerdict { pass: 2 }, &Options::default()));
+    check("chain_2_all", |arch| Image::chain(arch, &links(2), HookPolicy::RunAll { result: 0 }, &Options::default()));
+    check("chain_1_all", |arch| Image::chain(arch, &links(1), HookPolicy::RunAll { result: 0 }, &Options::default()));
     let quiet = links(2).into_iter().map(|link| Link { needs: Needs::Nothing, ..link }).collect::<Vec<_>>();
-    check("chain_2_not_hidden", |arch| Image::chain(arch, &quiet, Policy::RunAll { result: 0 }, &Options::default()));
+    check("chain_2_not_hidden", |arch| {
+        Image::chain(arch, &quiet, HookPolicy::RunAll { result: 0 }, &Options::default())
+    });
 }
 
 const HARD: Options = Options {
@@ -91,7 +95,7 @@ const HARD: Options = Options {
 #[test]
 fn hardened() {
     check("hardened_tree_3", |arch| Image::tree(arch, &entries(ARENA, 3), &HARD));
-    check("hardened_chain_2", |arch| Image::chain(arch, &links(2), Policy::FirstVerdict { pass: 0 }, &HARD));
+    check("hardened_chain_2", |arch| Image::chain(arch, &links(2), HookPolicy::FirstVerdict { pass: 0 }, &HARD));
     let x64 = text(&Image::tree(Arch::X64, &entries(ARENA, 48), &HARD));
     assert!(x64.starts_with("    endbr64\n") && x64.contains("lfence"));
     assert!(!x64.contains("jmp rax"), "with retpolines there is no indirect jump");
@@ -157,7 +161,7 @@ fn the_largest_images_branch_to_where_they_should() {
     let links: Vec<Link> = (0..MAX_LIMIT + 5)
         .map(|address| Link { continue_on: Some(Verdicts::Set(u64::MAX / 3)), ..Link::new(address) })
         .collect();
-    let chain = Image::chain(Arch::Arm64, &links, Policy::FirstVerdict { pass: 2 }, &options);
+    let chain = Image::chain(Arch::Arm64, &links, HookPolicy::FirstVerdict { pass: 2 }, &options);
     assert_eq!(chain.programs(), MAX_LIMIT);
     assert!(chain.code().bytes.len() < 1 << 20, "{} bytes", chain.code().bytes.len());
     let lines = bpf_disasm::lines(chain.code(), &|_| String::new()).unwrap();

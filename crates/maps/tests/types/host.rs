@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::common::domain;
-use bpf_maps::typed::{Array, BloomFilter, HashMap, PerCpuArray, PerCpuHashMap, Queue};
+use bpf_maps::typed::{TypedArray, TypedBloomFilter, TypedHash, TypedPerCpuArray, TypedPerCpuHash, TypedQueue};
 use bpf_maps::{
     CreateOptions, Cursor, Dump, Errno, Kind, Map, MapDef, MapError, MapHeader, MapType, flags, implemented_type,
     implemented_types, program, update,
@@ -18,7 +18,7 @@ fn create(def: MapDef) -> Map {
 #[test]
 fn typed_handles_check_type_and_sizes_once() {
     let map = create(MapDef::new("h", MapType::Hash, 4, 16, 8));
-    let hash: HashMap<u32, [u64; 2]> = map.typed().unwrap();
+    let hash: TypedHash<u32, [u64; 2]> = map.typed().unwrap();
     assert_eq!(hash.get(&1).unwrap(), None);
     hash.insert(&1, &[2, 3]).unwrap();
     hash.update(&1, &[4, 5], update::EXIST).unwrap();
@@ -26,11 +26,11 @@ fn typed_handles_check_type_and_sizes_once() {
     assert_eq!(hash.iter().collect::<Result<Vec<_>, _>>().unwrap(), [(1, [4, 5])]);
     assert_eq!(hash.take(&1).unwrap(), Some([4, 5]));
     assert!(!hash.remove(&1).unwrap());
-    let error = map.typed::<HashMap<u64, [u64; 2]>>().unwrap_err();
+    let error = map.typed::<TypedHash<u64, [u64; 2]>>().unwrap_err();
     assert_eq!(error.to_string(), r#"map "h": expected a key of 4 bytes, got 8"#);
-    let error = map.typed::<HashMap<u32, u64>>().unwrap_err();
+    let error = map.typed::<TypedHash<u32, u64>>().unwrap_err();
     assert_eq!(error.to_string(), r#"map "h": expected a value of 16 bytes, got 8"#);
-    let error = map.typed::<Array<u64>>().unwrap_err();
+    let error = map.typed::<TypedArray<u64>>().unwrap_err();
     assert_eq!(error.to_string(), r#"map "h" is of type hash; expected array"#);
     assert_eq!(error.errno(), libc::EINVAL);
 }
@@ -43,13 +43,13 @@ fn typed_handles_check_what_btf_says() {
         create(def)
     };
     let map = with(Some(Kind::Signed), Some(Kind::Struct));
-    let error = map.typed::<HashMap<u32, [u32; 2]>>().unwrap_err();
+    let error = map.typed::<TypedHash<u32, [u32; 2]>>().unwrap_err();
     assert_eq!(error.to_string(), r#"map "h": the key is a signed integer, got an unsigned integer"#);
-    let error = map.typed::<HashMap<i32, f64>>().unwrap_err();
+    let error = map.typed::<TypedHash<i32, f64>>().unwrap_err();
     assert_eq!(error.to_string(), r#"map "h": the value is a structure, got a floating-point number"#);
     assert_eq!(error.errno(), libc::EINVAL);
-    map.typed::<HashMap<i32, [u32; 2]>>().unwrap();
-    with(None, None).typed::<HashMap<u32, i64>>().unwrap();
+    map.typed::<TypedHash<i32, [u32; 2]>>().unwrap();
+    with(None, None).typed::<TypedHash<u32, i64>>().unwrap();
     // The kind is not part of the schema: a dump without BTF fits as well.
     let typed = with(Some(Kind::Unsigned), None);
     typed.set(&[1; 4], &[2; 8]).unwrap();
@@ -59,26 +59,26 @@ fn typed_handles_check_what_btf_says() {
 
 #[test]
 fn typed_handles_of_the_other_types() {
-    let array: Array<u16> = create(MapDef::new("a", MapType::Array, 4, 2, 3)).typed().unwrap();
+    let array: TypedArray<u16> = create(MapDef::new("a", MapType::Array, 4, 2, 3)).typed().unwrap();
     array.set(2, &7).unwrap();
     assert_eq!((array.get(2).unwrap(), array.get(3).unwrap(), array.len()), (Some(7), None, 3));
-    let per_cpu: PerCpuArray<u32> = create(MapDef::new("p", MapType::PerCpuArray, 4, 4, 1)).typed().unwrap();
+    let per_cpu: TypedPerCpuArray<u32> = create(MapDef::new("p", MapType::PerCpuArray, 4, 4, 1)).typed().unwrap();
     per_cpu.set(0, &[1, 2, 3, 4]).unwrap();
     assert_eq!(per_cpu.get(0).unwrap(), Some(vec![1, 2, 3, 4]));
     assert_eq!(per_cpu.slots(), 4);
     assert!(per_cpu.set(0, &[1]).unwrap_err().to_string().contains("expected a number of per-slot values of 4"));
-    let hash: PerCpuHashMap<u64, u64> = create(MapDef::new("q", MapType::PerCpuHash, 8, 8, 1)).typed().unwrap();
+    let hash: TypedPerCpuHash<u64, u64> = create(MapDef::new("q", MapType::PerCpuHash, 8, 8, 1)).typed().unwrap();
     hash.insert(&9, &[1, 2, 3, 4]).unwrap();
     assert_eq!(hash.iter().next().unwrap().unwrap(), (9, vec![1, 2, 3, 4]));
     assert!(hash.remove(&9).unwrap() && hash.get(&9).unwrap().is_none());
-    let queue: Queue<u8> = create(MapDef::new("f", MapType::Queue, 0, 1, 2)).typed().unwrap();
+    let queue: TypedQueue<u8> = create(MapDef::new("f", MapType::Queue, 0, 1, 2)).typed().unwrap();
     queue.push(&1).unwrap();
     queue.push(&2).unwrap();
     assert_eq!(queue.push(&3).unwrap_err().errno(), libc::E2BIG);
     queue.push_over(&3).unwrap();
     assert_eq!((queue.peek().unwrap(), queue.pop().unwrap(), queue.pop().unwrap()), (Some(2), Some(2), Some(3)));
     assert_eq!(queue.pop().unwrap(), None);
-    let bloom: BloomFilter<u64> = create(MapDef::new("b", MapType::BloomFilter, 0, 8, 100)).typed().unwrap();
+    let bloom: TypedBloomFilter<u64> = create(MapDef::new("b", MapType::BloomFilter, 0, 8, 100)).typed().unwrap();
     bloom.push(&5).unwrap();
     assert!(bloom.may_contain(&5).unwrap());
 }
@@ -591,6 +591,6 @@ fn an_iteration_ends_with_its_first_error() {
     let ring = create(MapDef::new("ring", MapType::RingBuf, 0, 0, page));
     assert_eq!(ring.iter().take(100).filter_map(Result::err).count(), 1);
     let unreadable = create(MapDef::new("h", MapType::Hash, 4, 4, 4).with_flags(flags::WRONLY));
-    let typed: HashMap<u32, u32> = unreadable.typed().unwrap();
+    let typed: TypedHash<u32, u32> = unreadable.typed().unwrap();
     assert_eq!(typed.iter().take(100).filter_map(Result::err).count(), 1);
 }

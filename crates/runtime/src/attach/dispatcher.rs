@@ -134,7 +134,7 @@ pub struct DispatcherStats {
 /// assert_eq!(dispatcher.call(&udp, &mut (), &mut [])?, 17, "by an indirect call");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Dispatcher<C, H> {
+pub struct Dispatcher<C, H = ()> {
     engine: Engine,
     /// Its entry is null while statistics are on.
     tree: bpf_dispatcher::Dispatcher,

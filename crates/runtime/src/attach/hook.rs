@@ -29,7 +29,7 @@ use crate::error::RunError;
 use crate::handle::program::{Program, ProgramName};
 use crate::program::loaded::Loaded;
 use crate::program::locate::locate;
-use bpf_dispatcher::{Image, Link, LiveImage, MAX_LIMIT, Options, Policy, StagedImage, Verdicts};
+use bpf_dispatcher::{HookPolicy, Image, Link, LiveImage, MAX_LIMIT, Options, StagedImage, Verdicts};
 use bpf_quiesce::{Finish, Guard, OtherDomain};
 use std::borrow::Borrow;
 use std::collections::HashSet;
@@ -77,7 +77,7 @@ pub enum HookError {
         /// The most programs that a hook may have.
         max: usize,
     },
-    /// Verdicts to continue on were given for a policy other than [`Policy::FirstVerdict`].
+    /// Verdicts to continue on were given for a policy other than [`HookPolicy::FirstVerdict`].
     #[error("the hook's policy does not look at verdicts")]
     Verdicts,
     /// The image could not be placed.
@@ -94,7 +94,7 @@ pub enum HookError {
 pub struct Attachment {
     /// Programs of lower priority run first; among equals, the program that was attached first.
     pub priority: i32,
-    /// The verdicts after which the next program runs, in place of the `pass` of [`Policy::FirstVerdict`]. Other
+    /// The verdicts after which the next program runs, in place of the `pass` of [`HookPolicy::FirstVerdict`]. Other
     /// policies refuse it ([`HookError::Verdicts`]).
     pub continue_on: Option<Verdicts>,
 }
@@ -130,32 +130,32 @@ impl Attachment {
 /// programs.
 ///
 /// ```
-/// use bpf_runtime::{Config, Engine, Hook, Linker, Policy, Raw, assemble};
+/// use bpf_runtime::{Config, Engine, Hook, Linker, HookPolicy, Raw, assemble};
 ///
 /// let engine = Engine::new(Config::default())?;
 /// let linker = Linker::<()>::new(&engine);
 /// let load = |name, text| linker.loader::<Raw>().insns(name, assemble(text).unwrap());
 /// const PASS: u64 = 2;
 ///
-/// let hook = Hook::<Raw, ()>::new(&engine, Policy::FirstVerdict { pass: PASS })?;
-/// assert_eq!(hook.run(&mut (), &mut [1])?, PASS);
+/// let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::FirstVerdict { pass: PASS })?;
+/// assert_eq!(hook.run_on(&mut [1])?, PASS);
 ///
 /// let short = load("short", "r0 = 1\nif r2 < 4 goto +1\nr0 = 2\nexit")?;
 /// let deny = load("deny", "r0 = 7\nexit")?;
 /// hook.attach(&short)?;
 /// hook.attach(&deny)?;
-/// assert_eq!(hook.run(&mut (), &mut [1])?, 1);
-/// assert_eq!(hook.run(&mut (), &mut [1; 4])?, 7);
+/// assert_eq!(hook.run_on(&mut [1])?, 1);
+/// assert_eq!(hook.run_on(&mut [1; 4])?, 7);
 ///
 /// // Under traffic: every run sees the list before the change or after it.
 /// let allow = load("allow", "r0 = 2\nexit")?;
 /// hook.replace(&deny, &allow)?;
-/// assert_eq!(hook.run(&mut (), &mut [1; 4])?, PASS);
+/// assert_eq!(hook.run_on(&mut [1; 4])?, PASS);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Hook<C, H> {
+pub struct Hook<C, H = ()> {
     engine: Engine,
-    policy: Policy,
+    policy: HookPolicy,
     /// Whether its programs may be sleepable.
     sleepable: bool,
     /// Identifies the hook to its runs that may wait, which keep it: the address of a dropped hook may be reused.
@@ -334,7 +334,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     ///
     /// # Errors
     /// [`HookError::Image`].
-    pub fn new(engine: &Engine, policy: Policy) -> Result<Self, HookError> {
+    pub fn new(engine: &Engine, policy: HookPolicy) -> Result<Self, HookError> {
         Self::made(engine, policy, false)
     }
 
@@ -343,11 +343,11 @@ impl<C: Context, H: 'static> Hook<C, H> {
     ///
     /// # Errors
     /// [`HookError::Image`].
-    pub fn sleepable(engine: &Engine, policy: Policy) -> Result<Self, HookError> {
+    pub fn sleepable(engine: &Engine, policy: HookPolicy) -> Result<Self, HookError> {
         Self::made(engine, policy, true)
     }
 
-    fn made(engine: &Engine, policy: Policy, sleepable: bool) -> Result<Self, HookError> {
+    fn made(engine: &Engine, policy: HookPolicy, sleepable: bool) -> Result<Self, HookError> {
         let list = Arc::new(List::new(engine, 0, std::iter::empty())?);
         let state = State {
             attached: Vec::new(),
@@ -476,17 +476,17 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// count it.
     ///
     /// ```
-    /// use bpf_runtime::{AsyncCaller, Config, Engine, Hook, Linker, Policy, Raw, assemble};
+    /// use bpf_runtime::{AsyncCaller, Config, Engine, Hook, Linker, HookPolicy, Raw, assemble};
     /// use std::{future::Future, pin::pin, task::{Context, Poll, Waker}};
     ///
     /// let engine = Engine::new(Config::default())?;
     /// let mut linker = Linker::<()>::new(&engine);
     /// linker.func_async(1001, "score", async |_: AsyncCaller<'_, ()>, n: u64| -> u64 { n + 1 })?;
     /// let load = |name, text| linker.loader::<Raw>().sleepable(true).insns(name, assemble(text).unwrap());
-    /// let hook = Hook::<Raw, ()>::sleepable(&engine, Policy::LastWins { empty: 0 })?;
+    /// let hook = Hook::<Raw, ()>::sleepable(&engine, HookPolicy::LastWins { empty: 0 })?;
     /// hook.attach(&load("first", "r0 = 3\nexit")?)?;
     /// hook.attach(&load("second", "r1 = 6\ncall 1001\nexit")?)?;
-    /// assert!(hook.run(&mut (), &mut []).is_err());
+    /// assert!(hook.run_on(&mut []).is_err());
     ///
     /// let mut host = ();
     /// let run = pin!(hook.run_async(&mut host, &mut []));
@@ -581,16 +581,16 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// Adds a program behind the last one whose priority is not higher.
     ///
     /// ```
-    /// # use bpf_runtime::{Attachment, Config, Engine, Hook, Linker, Policy, Raw, Verdicts, assemble};
+    /// # use bpf_runtime::{Attachment, Config, Engine, Hook, Linker, HookPolicy, Raw, Verdicts, assemble};
     /// # let engine = Engine::new(Config::default())?;
     /// # let linker = Linker::<()>::new(&engine);
     /// # let load = |name, text| linker.loader::<Raw>().insns(name, assemble(text).unwrap());
-    /// let hook = Hook::<Raw, ()>::new(&engine, Policy::FirstVerdict { pass: 2 })?;
+    /// let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::FirstVerdict { pass: 2 })?;
     /// hook.attach(&load("second", "r0 = 4\nexit")?)?;
     /// // Before it; and it runs even if this one says 3.
     /// let first = Attachment::default().priority(10).continue_on(Verdicts::Set(1 << 2 | 1 << 3));
     /// hook.attach_with(&load("first", "r0 = 3\nexit")?, first)?;
-    /// assert_eq!(hook.run(&mut (), &mut [])?, 4);
+    /// assert_eq!(hook.run_on(&mut [])?, 4);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -664,7 +664,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         *made = *version;
         match edit {
             Edit::Attach(program, attachment) => {
-                if attachment.continue_on.is_some() && !matches!(self.policy, Policy::FirstVerdict { .. }) {
+                if attachment.continue_on.is_some() && !matches!(self.policy, HookPolicy::FirstVerdict { .. }) {
                     return Err(HookError::Verdicts);
                 }
                 let before = attached.iter().rposition(|a| a.attachment.priority <= attachment.priority);
@@ -820,6 +820,17 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// Nothing that panics leaves the state half changed, so poison means nothing.
     pub(super) fn lock(&self) -> MutexGuard<'_, State<C, H>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<C: Context> Hook<C> {
+    /// Runs the programs once, in order, as [`Hook::run`], for a host without state.
+    ///
+    /// # Errors
+    /// As [`Hook::run`].
+    #[inline(always)]
+    pub fn run_on(&self, data: C::Data<'_, '_>) -> Result<u64, RunError> {
+        self.run(&mut (), data)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::context::Parts;
 use crate::engine::Engine;
 use crate::error::RunError;
 use crate::exec::asleep::{Asleep, AsyncTerms, Begun};
-use bpf_dispatcher::Policy;
+use bpf_dispatcher::HookPolicy;
 use bpf_quiesce::Settles;
 use core::fmt;
 use core::future::Future;
@@ -36,7 +36,7 @@ pub struct HookRunAsync<'r, D, H> {
     /// The position of the program that runs or is next.
     at: usize,
     result: u64,
-    policy: Policy,
+    policy: HookPolicy,
     /// The hook's, by which it interrupts its runs.
     identity: Ends,
     /// Whether it was polled.
@@ -70,7 +70,7 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
     pub(super) unsafe fn new(
         engine: &Engine,
         list: Result<Arc<List>, RunError>,
-        (policy, identity): (Policy, &Ends),
+        (policy, identity): (HookPolicy, &Ends),
         host: &'r mut H,
         (data, parts): (D, fn(&mut D) -> Parts),
         limits: Option<&RunLimits>,

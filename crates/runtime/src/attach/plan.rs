@@ -98,26 +98,26 @@ pub enum PlanError {
 /// its own ([`crate::MapSet::copy_array`]), which no run reaches before the hooks are changed.
 ///
 /// ```
-/// use bpf_runtime::{Config, Engine, Hook, Linker, Plan, Policy, Raw, assemble};
+/// use bpf_runtime::{Config, Engine, Hook, Linker, Plan, HookPolicy, Raw, assemble};
 ///
 /// let engine = Engine::new(Config::default())?;
 /// let linker = Linker::<()>::new(&engine);
 /// let load = |name, text| linker.loader::<Raw>().insns(name, assemble(text).unwrap());
 /// let (old, new, log) = (load("old", "r0 = 1\nexit")?, load("new", "r0 = 2\nexit")?, load("log", "r0 = 0\nexit")?);
-/// let verdict = Hook::<Raw, ()>::new(&engine, Policy::LastWins { empty: 0 })?;
-/// let observers = Hook::<Raw, ()>::new(&engine, Policy::RunAll { result: 0 })?;
+/// let verdict = Hook::<Raw, ()>::new(&engine, HookPolicy::LastWins { empty: 0 })?;
+/// let observers = Hook::<Raw, ()>::new(&engine, HookPolicy::RunAll { result: 0 })?;
 /// verdict.attach(&old)?;
 ///
 /// let done = Plan::new().replace(&verdict, &old, &new).attach(&observers, &log).commit()?;
-/// assert_eq!(verdict.run(&mut (), &mut [])?, 2);
+/// assert_eq!(verdict.run_on(&mut [])?, 2);
 /// done.roll_back()?;
-/// assert_eq!(verdict.run(&mut (), &mut [])?, 1);
+/// assert_eq!(verdict.run_on(&mut [])?, 1);
 /// assert!(observers.programs().is_empty());
 ///
 /// // The first step could be done, the second not: nothing is.
 /// let refused = Plan::new().replace(&verdict, &old, &new).detach(&observers, &log).commit();
 /// assert!(refused.is_err());
-/// assert_eq!(verdict.run(&mut (), &mut [])?, 1);
+/// assert_eq!(verdict.run_on(&mut [])?, 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Default)]

@@ -21,7 +21,7 @@ use std::fmt;
 /// grace period ([`bpf_quiesce::Domain::synchronize`]) is refused in this thread. Programs attached to a hook meanwhile
 /// run from the next run on.
 #[must_use = "it holds a run guard until it is dropped"]
-pub struct Runner<'r, C, H> {
+pub struct Runner<'r, C, H = ()> {
     target: Target<'r, C, H>,
     guard: RunGuard<'r>,
     host: &'r mut H,

@@ -64,7 +64,7 @@ impl HostFn {
 
 /// The run from which a host function is called.
 #[derive(Debug)]
-pub struct Caller<'a, H> {
+pub struct Caller<'a, H = ()> {
     run: &'a mut Run,
     /// The run's host state, lent for as long as this is: so it is invariant in `H`.
     host: PhantomData<&'a mut H>,

@@ -128,9 +128,9 @@ fn address<H>(at: *mut u8, owner: &impl Owned, caller: &Caller<'_, H>) -> Result
 ///     "third",
 ///     assemble("r1 = 1\ncall 1001\nif r0 == 0 goto +1\nr0 = *(u32 *)(r0 + 8)\nexit")?,
 /// )?;
-/// assert_eq!(program.run(&mut (), &mut [])?, 30);
+/// assert_eq!(program.run_on(&mut [])?, 30);
 /// limits.set(&[1, 2, 3, 4]);
-/// assert_eq!(program.run(&mut (), &mut [])?, 3);
+/// assert_eq!(program.run_on(&mut [])?, 3);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Pinned<T> {
@@ -221,7 +221,7 @@ impl Owned for Words {
 /// # use bpf_runtime::*;
 /// # let engine = Engine::new(Config::default())?;
 /// # let mut linker = Linker::<()>::new(&engine);
-/// let map = Map::create(MapDef::new("quota", MapType::Hash, 4, 8, 16), engine.domain())?;
+/// let map = engine.create_map(MapDef::new("quota", MapType::Hash, 4, 8, 16))?;
 /// map.update(&7u32.to_ne_bytes(), &100u64.to_ne_bytes(), 0)?;
 /// let quota: PinnedMap<u32, u64> = PinnedMap::new(&map)?;
 /// linker.func(1001, "quota", move |c: &mut Caller<'_, ()>, user: u32| quota.lookup(c, &user))?;

@@ -32,7 +32,7 @@ use std::task::{Context, Poll};
 
 /// The run from which a host function is called that may wait.
 #[derive(Debug)]
-pub struct AsyncCaller<'a, H> {
+pub struct AsyncCaller<'a, H = ()> {
     host: &'a mut H,
 }
 

@@ -48,7 +48,7 @@ use core::mem::offset_of;
 /// )?;
 /// let program: Program<Request, ()> = linker.loader().insns("filter", insns)?;
 /// let mut request = Request { method: 1, verdict: 0, body: ContextBytes::new(b"\x2a..")? };
-/// program.run(&mut (), &mut request)?;
+/// program.run_on(&mut request)?;
 /// assert_eq!(request.verdict, 42);
 ///
 /// // What authors of programs include:

@@ -236,7 +236,7 @@ impl<'p> XdpFragsBuff<'p> {
 /// let (mut first, mut second) = ([0; 4000], [0; 1000]);
 /// let mut frags = [XdpFrag::new(&mut second)];
 /// let mut buff = XdpFragsBuff::new(XdpBuff::new(&mut first), &mut frags);
-/// assert_eq!(length.run(&mut (), &mut buff)?, 5000);
+/// assert_eq!(length.run_on(&mut buff)?, 5000);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]

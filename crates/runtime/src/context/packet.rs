@@ -312,7 +312,7 @@ impl<'p> XdpBuff<'p> {
 /// # use bpf_runtime::*;
 /// # fn f(filter: &Program<Xdp, ()>, frame: &mut [u8]) -> Result<(), RunError> {
 /// let mut buff = XdpBuff::new(frame);
-/// let pass = filter.run(&mut (), &mut buff)? == 2; // XDP_PASS
+/// let pass = filter.run_on(&mut buff)? == 2; // XDP_PASS
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]

@@ -100,8 +100,8 @@ pub struct Config {
     pub packs: bpf_prog_pack::Options,
     /// How much work verifying one program may take.
     pub limits: Limits,
-    /// The unwinders, profilers and debuggers that are notified of loaded programs; none by default. See
-    /// docs/book/how-to/debug.md.
+    /// The unwinders, profilers and debuggers that are notified of loaded programs; none by default. See "Profile and
+    /// debug" in the book.
     #[cfg(native)]
     pub debug: DebugOptions,
     /// Receives the text of `bpf_trace_printk`, which is dropped by default. [`crate::Printed`] also names the program,
@@ -167,8 +167,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Returns a configuration for services that run plug-ins of untrusted authors. docs/book/explanation/tenants.md
-    /// lists the threat that each setting answers, and the threats that remain:
+    /// Returns a configuration for services that run plug-ins of untrusted authors. The page "Tenants that do not trust
+    /// each other" of the book lists the threat that each setting answers, and the threats that remain:
     ///
     /// * `contained`: each access is bounded once more in the code, so that neither a wrong proof nor a mispredicted
     ///   branch reaches memory outside of the program's own;

@@ -436,7 +436,7 @@ impl Engine {
     /// config.metrics = true;
     /// let engine = Engine::new(config)?;
     /// let seven = Linker::<()>::new(&engine).loader::<Raw>().insns("seven", assemble("r0 = 7\nexit")?)?;
-    /// seven.run(&mut (), &mut [])?;
+    /// seven.run_on(&mut [])?;
     /// let programs = engine.snapshot().programs;
     /// assert_eq!((programs[0].program.as_str(), programs[0].runs), ("seven", 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

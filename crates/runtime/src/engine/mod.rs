@@ -38,6 +38,7 @@ use crate::error::{DeadlineError, EngineError};
 use bpf_jit_code::Arch;
 #[cfg(native)]
 use bpf_jit_code::OptLevel;
+use bpf_maps::{Map, MapDef, MapError};
 use bpf_quiesce::{Domain, Finish, Foreign, Settles};
 use bpf_verifier::Verifier;
 use std::fmt;
@@ -208,10 +209,28 @@ impl Engine {
         self.0.runs.fibers.in_use()
     }
 
-    /// Returns the domain of execution slots and grace periods, for maps made by hand. It also counts the bytes taken
+    /// Returns the domain of execution slots and grace periods. It also counts the bytes taken
     /// of [`Config::memory_limit`].
     pub fn domain(&self) -> &Arc<Domain> {
         &self.0.domain
+    }
+
+    /// Makes a map that no object defines, for programs loaded from instructions, or to hand to several instances
+    /// ([`crate::MapSet::reuse`]). Its memory counts against [`Config::memory_limit`].
+    ///
+    /// ```
+    /// use bpf_runtime::{Config, Engine, MapDef, MapType};
+    ///
+    /// let engine = Engine::new(Config::default())?;
+    /// let limits = engine.create_map(MapDef::new("limits", MapType::Hash, 4, 8, 1024))?;
+    /// limits.update(&7u32.to_ne_bytes(), &100u64.to_ne_bytes(), 0)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Map::create`].
+    pub fn create_map(&self, def: MapDef) -> Result<Map, MapError> {
+        Map::create(def, self.domain())
     }
 
     /// Returns statistics of the engine's executable memory; all are 0 in a forked child.

@@ -3,7 +3,7 @@
 use crate::abi::watch::word_of;
 use crate::context::Context;
 use crate::engine::Engine;
-use crate::error::{LoadError, ResetError};
+use crate::error::{LookupError, NotFound, ResetError};
 use crate::handle::kept::Kept;
 use crate::handle::over::Over;
 use crate::handle::prog_array::ProgArray;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// A loaded object, for programs with host state `H`. Cheap to clone; clones are the same instance.
-pub struct Instance<H> {
+pub struct Instance<H = ()> {
     kept: Kept,
     host: Over<H>,
 }
@@ -77,7 +77,7 @@ impl<H: 'static> Instance<H> {
     ///
     /// ```no_run
     /// # fn f(instance: &bpf_runtime::Instance<()>, request: &mut [u8]) -> Result<(), Box<dyn std::error::Error>> {
-    /// instance.program::<bpf_runtime::Raw>("handle")?.run(&mut (), request)?;
+    /// instance.program::<bpf_runtime::Raw>("handle")?.run_on(request)?;
     /// instance.reset()?;
     /// # Ok(()) }
     /// ```
@@ -130,13 +130,13 @@ impl<H: 'static> Instance<H> {
     /// A program by its function's name.
     ///
     /// # Errors
-    /// [`LoadError::NotFound`]; [`LoadError::ContextMismatch`] if it was loaded for another context;
-    /// [`LoadError::NoResult`] for a method of an interface that returns nothing.
-    pub fn program<C: Context>(&self, name: &str) -> Result<Program<C, H>, LoadError> {
+    /// [`LookupError::NotFound`]; [`LookupError::ContextMismatch`] if it was loaded for another context;
+    /// [`LookupError::NoResult`] for a method of an interface that returns nothing.
+    pub fn program<C: Context>(&self, name: &str) -> Result<Program<C, H>, LookupError> {
         let program = self.method(name)?;
         match program.loaded().void {
             // Its r0 may be left with an address, which must not leave the program.
-            true => Err(LoadError::NoResult { program: name.to_owned() }),
+            true => Err(LookupError::NoResult { program: name.to_owned() }),
             false => Ok(program),
         }
     }
@@ -147,13 +147,12 @@ impl<H: 'static> Instance<H> {
     }
 
     /// Returns a program by its function's name, for a caller that ignores the result of one that returns nothing.
-    pub(crate) fn method<C: Context>(&self, name: &str) -> Result<Program<C, H>, LoadError> {
+    pub(crate) fn method<C: Context>(&self, name: &str) -> Result<Program<C, H>, LookupError> {
         let Some(loaded) = self.kept.programs().iter().find(|p| *p.name == *name) else {
-            let have = self.programs().map(str::to_owned).collect();
-            return Err(LoadError::NotFound { what: "program", name: name.to_owned(), have });
+            return Err(NotFound::new("program", name, self.programs()).into());
         };
         if !core::ptr::eq(loaded.layout, C::layout()) {
-            return Err(LoadError::ContextMismatch {
+            return Err(LookupError::ContextMismatch {
                 program: name.to_owned(),
                 loaded: loaded.layout.name.to_string(),
                 wanted: C::layout().name.to_string(),
@@ -165,20 +164,17 @@ impl<H: 'static> Instance<H> {
     /// A data map by its name.
     ///
     /// # Errors
-    /// [`LoadError::NotFound`].
-    pub fn map(&self, name: &str) -> Result<Map, LoadError> {
-        self.maps().find(|map| map.name() == name).cloned().ok_or_else(|| LoadError::NotFound {
-            what: "map",
-            name: name.to_owned(),
-            have: self.maps().map(|map| map.name().to_owned()).collect(),
-        })
+    /// [`NotFound`].
+    pub fn map(&self, name: &str) -> Result<Map, NotFound> {
+        let found = self.maps().find(|map| map.name() == name).cloned();
+        found.ok_or_else(|| NotFound::new("map", name, self.maps().map(Map::name)))
     }
 
     /// A prog array by its name, for programs on context `C`.
     ///
     /// # Errors
-    /// [`LoadError::NotFound`]; [`LoadError::ProgArray`] if programs on another context jump through it.
-    pub fn prog_array<C: Context>(&self, name: &str) -> Result<ProgArray<C, H>, LoadError> {
+    /// [`LookupError::NotFound`]; [`LookupError::ProgArray`] if programs on another context jump through it.
+    pub fn prog_array<C: Context>(&self, name: &str) -> Result<ProgArray<C, H>, LookupError> {
         let tables = || {
             self.kept.maps().iter().filter_map(|map| match map {
                 MapRef::Progs(table) => Some(table),
@@ -186,11 +182,9 @@ impl<H: 'static> Instance<H> {
             })
         };
         match tables().find(|table| table.name() == name) {
-            Some(table) => ProgArray::new(table, self.kept.clone()),
-            None => {
-                let have = tables().map(|t| t.name().to_owned()).collect();
-                Err(LoadError::NotFound { what: "prog array", name: name.to_owned(), have })
-            }
+            Some(table) => ProgArray::new(table, self.kept.clone())
+                .map_err(|source| LookupError::ProgArray { array: name.to_owned(), source }),
+            None => Err(NotFound::new("prog array", name, tables().map(|table| table.name())).into()),
         }
     }
 }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-pub struct ProgArray<C, H> {
+pub struct ProgArray<C, H = ()> {
     hold: UserHold,
     /// Keeps the instance that the array belongs to, also for the programs that [`ProgArray::get`] returns.
     kept: Kept,
@@ -37,15 +37,14 @@ impl<C: Context, H: 'static> ProgArray<C, H> {
     /// # Errors
     /// [`LoadError::ProgArray`] for an impossible size.
     pub fn create(engine: &Engine, name: &str, entries: u32) -> Result<Self, LoadError> {
-        let table = ProgTable::new(name.to_owned(), entries, engine, Payer::default())
-            .map_err(|source| LoadError::ProgArray { array: name.to_owned(), source })?;
-        ProgArray::new(&table, Kept::new(engine, None, Vec::new(), vec![MapRef::Progs(Arc::clone(&table))], None))
+        let fail = |source| LoadError::ProgArray { array: name.to_owned(), source };
+        let table = ProgTable::new(name.to_owned(), entries, engine, Payer::default()).map_err(fail)?;
+        let kept = Kept::new(engine, None, Vec::new(), vec![MapRef::Progs(Arc::clone(&table))], None);
+        ProgArray::new(&table, kept).map_err(fail)
     }
 
-    pub(crate) fn new(table: &Arc<ProgTable>, kept: Kept) -> Result<Self, LoadError> {
-        table
-            .bind(C::layout(), HostType::of::<H>())
-            .map_err(|source| LoadError::ProgArray { array: table.name().to_owned(), source })?;
+    pub(crate) fn new(table: &Arc<ProgTable>, kept: Kept) -> Result<Self, ProgArrayError> {
+        table.bind(C::layout(), HostType::of::<H>())?;
         Ok(ProgArray { hold: UserHold::new(table), kept, types: PhantomData })
     }
 

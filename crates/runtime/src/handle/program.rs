@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// A loaded program on context `C` with host state `H`. Cheap to clone; may be run by any number of threads at once,
 /// and dropped at any time, also by a host function while it runs.
-pub struct Program<C, H> {
+pub struct Program<C, H = ()> {
     loaded: Arc<Loaded>,
     /// Keeps the prog arrays it jumps through filled, if there are any.
     kept: Option<Kept>,
@@ -171,7 +171,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// })?;
     /// let insns = assemble("r1 = r2\ncall 1001\nexit")?;
     /// let program = linker.loader::<Raw>().sleepable(true).insns("program", insns)?;
-    /// assert!(program.run(&mut (), &mut [0; 4]).is_err());
+    /// assert!(program.run_on(&mut [0; 4]).is_err());
     ///
     /// let (mut host, mut bytes) = ((), [0; 4]);
     /// let mut run = pin!(program.run_async(&mut host, &mut bytes));
@@ -278,9 +278,9 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
     /// let seven = linker.loader::<Raw>().opt_level(OptLevel::Tiered).insns("seven", assemble("r0 = 7\nexit")?)?;
     /// while seven.is_slow() {
-    ///     assert_eq!(seven.run(&mut (), &mut [])?, 7);
+    ///     assert_eq!(seven.run_on(&mut [])?, 7);
     /// }
-    /// assert_eq!(seven.run(&mut (), &mut [])?, 7);
+    /// assert_eq!(seven.run_on(&mut [])?, 7);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn is_slow(&self) -> bool {
@@ -298,7 +298,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// let linker = Linker::<()>::new(&Engine::new(config)?);
     /// let insns = assemble("r0 = 0\nif r2 == 0 goto +1\nr0 = 1\nexit")?;
     /// let program = linker.loader::<Raw>().insns("some", insns)?;
-    /// program.run(&mut (), &mut [])?;
+    /// program.run_on(&mut [])?;
     /// assert_eq!(program.coverage().unwrap().insns, [1, 1, 0, 1]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -309,5 +309,25 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// Returns the upper bound on the machine stack of a run in bytes, as computed at load; 0 when interpreted.
     pub fn machine_stack_bytes(&self) -> u64 {
         self.loaded.machine_stack()
+    }
+}
+
+impl<C: Context> Program<C> {
+    /// Runs it once, as [`Program::run`], for a host without state.
+    ///
+    /// ```
+    /// use bpf_runtime::{Config, Engine, Linker, Program, Raw, assemble};
+    ///
+    /// let linker: Linker = Linker::new(&Engine::new(Config::default())?);
+    /// let length: Program<Raw> = linker.loader().insns("length", assemble("r0 = r2\nexit")?)?;
+    /// assert_eq!(length.run_on(&mut [0; 7])?, 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Program::run`].
+    #[inline(always)]
+    pub fn run_on(&self, data: C::Data<'_, '_>) -> Result<u64, RunError> {
+        self.run(&mut (), data)
     }
 }

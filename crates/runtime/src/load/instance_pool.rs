@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// A pool of instances of one module, each lent to one user at a time: made by [`Module::pool`]. Cheap to clone; clones
 /// are the same pool.
-pub struct InstancePool<H>(Arc<Shared<H>>);
+pub struct InstancePool<H = ()>(Arc<Shared<H>>);
 
 struct Shared<H> {
     engine: Engine,
@@ -58,7 +58,7 @@ impl<H> fmt::Debug for InstancePool<H> {
 /// A handle that outlives this (a clone of the [`Instance`], a [`crate::Program`], a [`crate::Map`], a place in a hook)
 /// keeps the instance: the pool then gives it up, as it is, and makes another one in its place. A pool
 /// also gives up an instance after [`Map::freeze`] or [`Map::mmap_fd`] of one of its maps, which no reset undoes.
-pub struct Pooled<H: 'static> {
+pub struct Pooled<H: 'static = ()> {
     /// Present until the drop.
     instance: ManuallyDrop<Instance<H>>,
     pool: InstancePool<H>,
@@ -78,7 +78,7 @@ impl<C: Context, H: 'static> Module<C, H> {
     /// # fn f(module: &Module<Raw, ()>, request: &mut [u8]) -> Result<(), Box<dyn std::error::Error>> {
     /// let pool = module.pool(64)?;
     /// let instance = pool.take()?; // as it was when it was made
-    /// instance.program::<Raw>("handle")?.run(&mut (), request)?;
+    /// instance.program::<Raw>("handle")?.run_on(request)?;
     /// drop(instance); // reset, for the next
     /// # Ok(()) }
     /// ```

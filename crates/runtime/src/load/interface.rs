@@ -288,7 +288,8 @@ impl<C: Context, H: 'static> Table<C, H> {
     /// A table of the programs of an instance.
     fn of(plan: Arc<Plan>, instance: Instance<H>) -> Result<Self, InterfaceError> {
         let loaded = |name: &Option<String>| name.as_ref().map(|name| instance.method(name)).transpose();
-        let programs: Vec<Option<Program<C, H>>> = plan.programs.iter().map(loaded).collect::<Result<_, _>>()?;
+        let programs: Result<Vec<Option<Program<C, H>>>, _> = plan.programs.iter().map(loaded).collect();
+        let programs = programs.map_err(LoadError::from)?;
         for (&(method, waits), program) in plan.methods.iter().zip(&programs) {
             if let Some(program) = program.as_ref().filter(|program| !waits && program.loaded().is_sleepable()) {
                 let (table, program) = (plan.name.clone(), program.name().to_owned());

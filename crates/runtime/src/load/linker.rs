@@ -43,7 +43,7 @@ pub fn helper_name(id: u32) -> Option<String> {
 /// })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Linker<H> {
+pub struct Linker<H = ()> {
     pub(super) engine: Engine,
     /// Prototypes by id: the shipped helpers and the registered functions.
     pub(super) protos: Helpers,
@@ -167,14 +167,40 @@ impl<H: 'static> Linker<H> {
         self.register(Some(id), prototype(id, name, args, ret), ints, || host_fn(f))
     }
 
-    /// Registers a host function that may wait, under a helper id and a name, for sleepable programs
-    /// ([`crate::Loader::sleepable`]). While its future is not ready, the run holds neither a thread nor an execution
-    /// slot; it goes on wherever its own future ([`crate::Program::run_async`]) is polled. A future that is ready at
-    /// once costs about as much as a function that does not wait.
+    /// Registers a host function that may wait, by name, for sleepable programs ([`crate::Loader::sleepable`]).
+    /// Plug-ins declare it, and the declaration is compared with it, as for [`Linker::func_named`]. While its future is
+    /// not ready, the run holds neither a thread nor an execution slot; it goes on wherever its own future
+    /// ([`crate::Program::run_async`]) is polled. A future that is ready at once costs about as much as a function that
+    /// does not wait.
     ///
-    /// The closure is given an [`AsyncCaller`](crate::AsyncCaller), and arguments as for [`Linker::func`], but with
-    /// [`OwnedBytes`](crate::OwnedBytes) in place of `SharedBytes`. Its future is `Send`. If it panics, the run ends
-    /// and the panic goes on where the run was polled.
+    /// The closure is given an [`AsyncCaller`](crate::AsyncCaller), and arguments as for [`Linker::func_named`], but
+    /// with [`OwnedBytes`](crate::OwnedBytes) in place of `SharedBytes`. Its future is `Send`. If it panics, the run
+    /// ends and the panic goes on where the run was polled.
+    ///
+    /// ```
+    /// use bpf_runtime::{AsyncCaller, Config, Engine, Linker, OwnedBytes, Raw, assemble};
+    ///
+    /// let mut linker = Linker::<Vec<u8>>::new(&Engine::new(Config::default())?);
+    /// linker.func_named_async("fetch", async |mut c: AsyncCaller<'_, Vec<u8>>, key: OwnedBytes| -> u64 {
+    ///     std::future::ready(()).await;
+    ///     c.host().extend_from_slice(&key);
+    ///     key.len() as u64
+    /// })?;
+    /// // extern __u64 fetch(const void *key, __u64 len) __ksym;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`LinkError::DuplicateName`] if the name is taken; nothing is registered then.
+    pub fn func_named_async<Args: 'static, F>(&mut self, name: &str, f: F) -> Result<&mut Self, LinkError>
+    where
+        F: for<'a> IntoAsyncFn<'a, H, Args>,
+    {
+        self.register_async::<Args, F>(None, name, f)
+    }
+
+    /// Registers a host function that may wait, as [`Linker::func_named_async`] does, and under a helper id too, for
+    /// objects that call it by number.
     ///
     /// ```
     /// use bpf_runtime::{AsyncCaller, Config, Engine, Linker, OwnedBytes, Raw, assemble};
@@ -202,9 +228,16 @@ impl<H: 'static> Linker<H> {
     where
         F: for<'a> IntoAsyncFn<'a, H, Args>,
     {
+        self.register_async::<Args, F>(Some(id), name, f)
+    }
+
+    fn register_async<Args: 'static, F>(&mut self, id: Option<u32>, name: &str, f: F) -> Result<&mut Self, LinkError>
+    where
+        F: for<'a> IntoAsyncFn<'a, H, Args>,
+    {
         let (args, ret, ints) = sleeping::types::<H, Args, F>(&f);
-        let proto = HelperProto { effect: Effect::Sleeps, ..prototype(id, name, args, ret) };
-        self.register(Some(id), proto, ints, || sleeping::async_fn::<H, Args, F>(f))
+        let proto = HelperProto { effect: Effect::Sleeps, ..prototype(id.unwrap_or_default(), name, args, ret) };
+        self.register(id, proto, ints, || sleeping::async_fn::<H, Args, F>(f))
     }
 
     /// Registers a function, under an id if it has one. The prototype of a function without a number has the id 0.

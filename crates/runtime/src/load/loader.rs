@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::context::frags::XdpFrags;
 use crate::engine::Engine;
 use crate::engine::usage::{Account, Payer};
-use crate::error::{LoadError, PrototypeMismatch};
+use crate::error::{LoadError, NotFound, PrototypeMismatch};
 use crate::handle::instance::Instance;
 use crate::handle::kept::Kept;
 use crate::handle::over::Over;
@@ -97,7 +97,7 @@ impl<H: 'static> Linker<H> {
 /// let program = linker.loader::<Raw>().insns("one", assemble("r0 = 1\nexit").unwrap())?;
 /// # Ok(()) }
 /// ```
-pub struct Loader<'l, C, H> {
+pub struct Loader<'l, C, H = ()> {
     linker: &'l Linker<H>,
     how: How,
     only: Option<Vec<String>>,
@@ -134,8 +134,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// assert!(linker.loader::<Raw>().insns("proven", insns.clone()).is_err());
     ///
     /// let checked = linker.loader::<Raw>().hybrid().insns("checked", insns)?;
-    /// assert_eq!(checked.run(&mut (), &mut [2, 0, 7])?, 7);
-    /// assert!(matches!(checked.run(&mut (), &mut [3, 0, 7]), Err(RunError::Access { .. })));
+    /// assert_eq!(checked.run_on(&mut [2, 0, 7])?, 7);
+    /// assert!(matches!(checked.run_on(&mut [3, 0, 7]), Err(RunError::Access { .. })));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn hybrid(mut self) -> Self {
@@ -160,7 +160,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     ///
     /// let own = linker.loader::<Raw>().privileged().insns("own", insns)?;
     /// let mut buffer = [0; 8];
-    /// assert_eq!(own.run(&mut (), &mut buffer)?, buffer.as_ptr() as u64);
+    /// assert_eq!(own.run_on(&mut buffer)?, buffer.as_ptr() as u64);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn privileged(mut self) -> Self {
@@ -176,9 +176,9 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// outside of the object is redirected to memory of the program's own that nothing else uses. Loops and calls count
     /// a budget ([`crate::Config::budget`], else [`crate::Config::hybrid_budget`]), whatever was proven. The code is
     /// always compiled at [`OptLevel::Speed`]. A program with a pointer whose object is not known without the proofs,
-    /// or a call that cannot be bounded, is refused ([`LoadError::Uncontained`]). docs/book/explanation/tenants.md
-    /// lists these cases, and the threats that are covered. The interpreter checks every access anyway; there, only the
-    /// refusals and the budget apply.
+    /// or a call that cannot be bounded, is refused ([`LoadError::Uncontained`]). The page "Tenants that do not trust
+    /// each other" of the book lists these cases, and the threats that are covered. The interpreter checks every access
+    /// anyway; there, only the refusals and the budget apply.
     ///
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
@@ -186,7 +186,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
     /// let insns = assemble("r0 = 0\nif r2 < 8 goto +1\nr0 = *(u64 *)(r1 + 0)\nexit")?;
     /// let program = linker.loader::<Raw>().contained().insns("stranger", insns)?;
-    /// assert_eq!(program.run(&mut (), &mut [1, 0, 0, 0, 0, 0, 0, 0])?, 1);
+    /// assert_eq!(program.run_on(&mut [1, 0, 0, 0, 0, 0, 0, 0])?, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn contained(mut self) -> Self {
@@ -238,7 +238,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     ///
     /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
     /// let once = linker.loader::<Raw>().opt_level(OptLevel::None).insns("once", assemble("r0 = 42\nexit")?)?;
-    /// assert_eq!(once.run(&mut (), &mut [])?, 42);
+    /// assert_eq!(once.run_on(&mut [])?, 42);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn opt_level(mut self, level: OptLevel) -> Self {
@@ -258,8 +258,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// // Goes round as often as the context is long.
     /// let insns = assemble("r0 = 0\nr0 += 1\nif r0 < r2 goto -2\nexit")?;
     /// let rounds = linker.loader::<Raw>().hybrid().budget(100).insns("rounds", insns)?;
-    /// assert_eq!(rounds.run(&mut (), &mut [0; 100])?, 100);
-    /// assert!(matches!(rounds.run(&mut (), &mut [0; 1000]), Err(RunError::Budget { .. })));
+    /// assert_eq!(rounds.run_on(&mut [0; 100])?, 100);
+    /// assert!(matches!(rounds.run_on(&mut [0; 1000]), Err(RunError::Budget { .. })));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn budget(mut self, budget: u64) -> Self {
@@ -350,10 +350,10 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     ///
     /// let engine = Engine::new(Config::default())?;
     /// let linker = Linker::<()>::new(&engine);
-    /// let counter = Map::create(MapDef::new("counter", MapType::Array, 4, 8, 1), engine.domain())?;
+    /// let counter = engine.create_map(MapDef::new("counter", MapType::Array, 4, 8, 1))?;
     /// let insns = assemble("r1 = map[fd:0][0]+0\nr0 = *(u64 *)(r1 + 0)\nr0 += 1\n*(u64 *)(r1 + 0) = r0\nexit")?;
     /// let program = linker.loader::<Raw>().maps(&[&counter]).insns("count", insns)?;
-    /// program.run(&mut (), &mut [])?;
+    /// program.run_on(&mut [])?;
     /// assert_eq!(counter.get(&[0; 4])?, Some(1u64.to_ne_bytes().to_vec()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -378,7 +378,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
     /// // r0 = 7; exit
     /// let code = [0xb7, 0, 0, 0, 7, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
-    /// assert_eq!(linker.loader::<Raw>().bytes("seven", &code)?.run(&mut (), &mut [])?, 7);
+    /// assert_eq!(linker.loader::<Raw>().bytes("seven", &code)?.run_on(&mut [])?, 7);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -508,8 +508,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     ) -> Result<Vec<Option<Declared>>, LoadError> {
         for name in &self.open {
             if !planned.iter().any(|map| map.name() == name && map.is_constant()) {
-                let have = planned.iter().filter(|map| map.is_constant()).map(|map| map.name().to_owned()).collect();
-                return Err(LoadError::NotFound { what: "map of constants", name: name.clone(), have });
+                let have = planned.iter().filter(|map| map.is_constant()).map(Planned::name);
+                return Err(NotFound::new("map of constants", name, have).into());
             }
         }
         let declared = planned.iter().zip(wanted).enumerate().map(|(at, (map, wanted))| match wanted {

@@ -3,7 +3,8 @@
 use crate::context::Context;
 use crate::engine::Engine;
 use crate::engine::usage::Payer;
-use crate::error::{LoadError, ProgArrayError};
+use crate::error::{LoadError, NotFound, ProgArrayError};
+use crate::handle::instance::Instance;
 use crate::handle::prog_array::ProgArray;
 use crate::load::verify::field_offset;
 use crate::program::loaded::Loaded;
@@ -214,8 +215,8 @@ impl MapSet {
     fn find(&self, what: &'static str, name: &str, is: impl Fn(&DefKind) -> bool) -> Result<usize, LoadError> {
         let at = self.planned.iter().position(|map| map.name == name && is(&map.kind));
         at.ok_or_else(|| {
-            let have = self.planned.iter().filter(|map| is(&map.kind)).map(|map| map.name.clone()).collect();
-            LoadError::NotFound { what, name: name.to_owned(), have }
+            let have = self.planned.iter().filter(|map| is(&map.kind)).map(Planned::name);
+            NotFound::new(what, name, have).into()
         })
     }
 
@@ -231,11 +232,39 @@ impl MapSet {
             DefKind::Data(data) => data.def.compatible_with(map.def()).map_err(fail)?,
             DefKind::Unsupported(source) => return Err(fail(source.clone())),
             DefKind::Progs { .. } => {
-                let have = self.planned.iter().map(|map| map.name.clone()).collect();
-                return Err(LoadError::NotFound { what: "data map", name: name.to_owned(), have });
+                return Err(NotFound::new("data map", name, self.planned.iter().map(Planned::name)).into());
             }
         }
         self.say(at, Said::Taken(MapRef::Data(map.clone())));
+        Ok(self)
+    }
+
+    /// Takes over the maps of an earlier version of the object, with their contents: each data map that both have, by
+    /// its name. New are maps of global data, whose layout and constants belong to one version, and prog arrays
+    /// ([`MapSet::copy_array`]). A map whose type, sizes or flags have changed is an error, unless a setting for it was
+    /// made before ([`MapSet::migrate`]).
+    ///
+    /// ```no_run
+    /// # use bpf_runtime::*;
+    /// # fn f(linker: &Linker, object: &Object, old: &Instance) -> Result<(), LoadError> {
+    /// let maps = MapSet::for_object(old.engine(), object)?.reuse_all(old)?;
+    /// let new = linker.loader::<Raw>().object(object, maps)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`MapSet::reuse`], with the name of the first map that cannot be taken over.
+    pub fn reuse_all<H: 'static>(mut self, old: &Instance<H>) -> Result<MapSet, LoadError> {
+        for map in old.maps() {
+            let takes = |planned: &Planned| match &planned.kind {
+                DefKind::Data(data) => data.contents.is_none() && !data.constant,
+                DefKind::Progs { .. } | DefKind::Unsupported(_) => false,
+            };
+            let at = self.planned.iter().position(|planned| planned.name == map.name() && takes(planned));
+            if at.is_some_and(|at| !self.is_other(at)) {
+                self = self.reuse(map.name(), map)?;
+            }
+        }
         Ok(self)
     }
 
@@ -276,8 +305,8 @@ impl MapSet {
         };
         let mut found = all().filter(|(_, (variable, ..))| variable == name);
         let (Some((at, (_, offset, size))), None) = (found.next(), found.next()) else {
-            let have = all().map(|(_, (variable, ..))| variable.clone()).collect();
-            return Err(LoadError::NotFound { what: "global variable", name: name.to_owned(), have });
+            let have = all().map(|(_, (variable, ..))| variable.as_str());
+            return Err(NotFound::new("global variable", name, have).into());
         };
         let mut contents = self.initial(at).to_vec();
         match contents.get_mut(*offset..offset.saturating_add(*size)) {

@@ -39,11 +39,11 @@ use std::sync::atomic::Ordering;
 /// for tenant in ["acme", "initech"] {
 ///     let account = module.engine().account(tenant, 1 << 20);
 ///     let instance = module.instance().name(tenant).account(&account).make()?;
-///     instance.program::<Raw>("filter")?.run(&mut (), &mut [0; 64])?;
+///     instance.program::<Raw>("filter")?.run_on(&mut [0; 64])?;
 /// }
 /// # Ok(()) }
 /// ```
-pub struct Module<C, H> {
+pub struct Module<C, H = ()> {
     inner: Arc<Inner>,
     types: Over<(C, H)>,
 }
@@ -164,7 +164,7 @@ impl<C: Context, H: 'static> Module<C, H> {
 /// The options of one instance of a [`Module`]: [`Module::instance`].
 #[derive(Debug)]
 #[must_use = "an instance is made by `make`"]
-pub struct Instantiate<'m, C, H> {
+pub struct Instantiate<'m, C, H = ()> {
     module: &'m Module<C, H>,
     maps: Option<MapSet>,
     name: Option<Arc<str>>,

@@ -139,7 +139,7 @@ impl Tenant {
 /// tenants.remove("acme")?;
 /// # Ok(()) }
 /// ```
-pub struct Tenants<C, H> {
+pub struct Tenants<C, H = ()> {
     places: Vec<Place<C, H>>,
     arrays: Vec<(String, Arc<ProgArray<C, H>>)>,
     engine: Engine,
@@ -315,8 +315,10 @@ impl<C: Context, H: 'static> Tenants<C, H> {
         new: Option<&Arc<Admitted<H>>>,
     ) -> Result<Plan<'p>, TenantError> {
         let program = |of: &Arc<Admitted<H>>, name: &str| {
-            let fail = |source| TenantError::Load { name: of.tenant.name.clone(), source: Box::new(source) };
-            of.instance.program::<C>(name).map_err(fail)
+            of.instance.program::<C>(name).map_err(|source| {
+                let source = Box::new(LoadError::from(source));
+                TenantError::Load { name: of.tenant.name.clone(), source }
+            })
         };
         for place in &self.places {
             plan = match place {

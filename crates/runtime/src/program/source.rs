@@ -1,5 +1,6 @@
 //! Where the instructions of a program came from, for messages about its runs.
 
+use crate::error;
 use bpf_isa::InsnIdx;
 use bpf_verifier::SourceLine;
 
@@ -41,10 +42,10 @@ impl Source {
         Some(self.functions[at].1.clone())
     }
 
-    /// File, line and text that an instruction came from.
-    pub(crate) fn line(&self, insn: InsnIdx) -> Option<String> {
+    /// The source line that an instruction came from.
+    pub(crate) fn line(&self, insn: InsnIdx) -> Option<error::SourceLine> {
         let at = self.lines.partition_point(|line| line.insn <= insn.0).checked_sub(1)?;
         let SourceLine { file, line, text, .. } = &self.lines[at];
-        Some(format!("{file}:{line}: {}", text.trim()))
+        Some(error::SourceLine { file: file.to_string(), line: *line, text: text.trim().to_owned() })
     }
 }

@@ -2,7 +2,7 @@
 //! these may drop anything, or run deferred drops, while it holds its lock.
 
 use crate::common::{Fixture, Prog, Words, fixture, fixtures};
-use bpf_runtime::{Caller, Dispatcher, Hook, Linker, Map, MapDef, MapType, Policy, ProgArray};
+use bpf_runtime::{Caller, Dispatcher, Hook, HookPolicy, Linker, Map, MapDef, MapType, ProgArray};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -65,7 +65,7 @@ fn a_drop_may_change_what_let_go_of_it() {
         let inner = Map::create(def.clone(), f.engine.domain()).unwrap();
         def = MapDef::new("outer", MapType::HashOfMaps, 4, 4, 8).with_inner(def);
         let places = Arc::new(Places {
-            hook: Hook::new(&f.engine, Policy::RunAll { result: 0 }).unwrap(),
+            hook: Hook::new(&f.engine, HookPolicy::RunAll { result: 0 }).unwrap(),
             dispatcher: Dispatcher::new(&f.engine).unwrap(),
             array: f.array(2),
             outer: Map::create(def, f.engine.domain()).unwrap(),
@@ -150,7 +150,7 @@ fn an_engine_goes_with_its_last_user() {
                 let token = Arc::clone(&alive);
                 let touch = move |_: &mut Caller<'_, u64>| Arc::strong_count(&token) as u64;
                 f.linker.func(1002, "touch", touch).unwrap();
-                let hook = Hook::<Words, u64>::new(&f.engine, Policy::RunAll { result: 0 }).unwrap();
+                let hook = Hook::<Words, u64>::new(&f.engine, HookPolicy::RunAll { result: 0 }).unwrap();
                 let dispatcher = Dispatcher::<Words, u64>::new(&f.engine).unwrap();
                 let array = f.array(2);
                 let program = f.load("touches", "call 1002\nexit", &[&array]);

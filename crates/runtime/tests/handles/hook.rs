@@ -1,15 +1,15 @@
 //! Hooks on every engine: order, policies, changes under running threads, statistics, errors.
 
 use crate::common::{Fixture, Prog, Words, fixture, fixtures};
-use bpf_runtime::{Attachment, Hook, HookError, Policy, RunError, Verdicts};
+use bpf_runtime::{Attachment, Hook, HookError, HookPolicy, RunError, Verdicts};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const PASS: u64 = 2;
-const FIRST: Policy = Policy::FirstVerdict { pass: PASS };
+const FIRST: HookPolicy = HookPolicy::FirstVerdict { pass: PASS };
 
 type TestHook = Hook<Words, u64>;
 
-fn hook(f: &Fixture, policy: Policy) -> TestHook {
+fn hook(f: &Fixture, policy: HookPolicy) -> TestHook {
     Hook::new(&f.engine, policy).unwrap()
 }
 
@@ -40,8 +40,8 @@ fn programs_run_in_order_until_the_policy_says_stop() {
         let programs = [digit(f, 1, PASS), digit(f, 2, 7), digit(f, 3, PASS)];
         for (policy, empty, all) in [
             (FIRST, PASS, (7, 12)),
-            (Policy::LastWins { empty: 9 }, 9, (PASS, 123)),
-            (Policy::RunAll { result: 4 }, 4, (4, 123)),
+            (HookPolicy::LastWins { empty: 9 }, 9, (PASS, 123)),
+            (HookPolicy::RunAll { result: 4 }, 4, (4, 123)),
         ] {
             let hook = hook(f, policy);
             assert_eq!(run(&hook), (empty, 0), "{} {policy:?}", f.name);
@@ -58,7 +58,7 @@ fn programs_run_in_order_until_the_policy_says_stop() {
 #[test]
 fn the_list_changes_as_told() {
     for f in &fixtures() {
-        let hook = hook(f, Policy::RunAll { result: 0 });
+        let hook = hook(f, HookPolicy::RunAll { result: 0 });
         let [one, two, three, four] = [1, 2, 3, 4].map(|i| digit(f, i, 0));
         hook.attach(&two).unwrap();
         hook.attach_at(0, &one).unwrap();
@@ -83,7 +83,7 @@ fn the_list_changes_as_told() {
 #[test]
 fn programs_run_by_priority() {
     for f in &fixtures() {
-        let hook = hook(f, Policy::RunAll { result: 0 });
+        let hook = hook(f, HookPolicy::RunAll { result: 0 });
         let at = |priority| Attachment::default().priority(priority);
         let [one, two, three, four, five] = [1, 2, 3, 4, 5].map(|i| digit(f, i, 0));
         hook.attach(&one).unwrap();
@@ -117,7 +117,7 @@ fn a_program_says_on_which_verdicts_the_chain_continues() {
         hook.attach_with(&says_40, Attachment::default().priority(60)).unwrap();
         assert_eq!(run(&hook), (9, 43), "{}", f.name);
 
-        let observers = Hook::new(&f.engine, Policy::RunAll { result: 0 }).unwrap();
+        let observers = Hook::new(&f.engine, HookPolicy::RunAll { result: 0 }).unwrap();
         assert_eq!(observers.attach_with(&last, on(Verdicts::One(1))), Err(HookError::Verdicts));
         assert!(observers.programs().is_empty());
     }
@@ -138,7 +138,7 @@ fn a_hook_keeps_its_programs() {
 #[test]
 fn each_program_has_its_own_tail_calls() {
     for f in &fixtures() {
-        let hook = hook(f, Policy::RunAll { result: 0 });
+        let hook = hook(f, HookPolicy::RunAll { result: 0 });
         let array = f.array(1);
         let text = "r6 = r1\nr2 = *(u64 *)(r6 + 0)\nr2 += 1\n*(u64 *)(r6 + 0) = r2\nr1 = r6\nr2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 0\nexit";
         let again = f.load("again", text, &[&array]);
@@ -157,7 +157,7 @@ fn an_error_ends_the_run() {
             Err(bpf_runtime::HelperError::new("refused"))
         };
         f.linker.func(1002, "fail", fail).unwrap();
-        let hook = hook(f, Policy::RunAll { result: 0 });
+        let hook = hook(f, HookPolicy::RunAll { result: 0 });
         hook.attach(&digit(f, 1, 0)).unwrap();
         hook.attach(&f.load("fails", "call 1002\nexit", &[])).unwrap();
         hook.attach(&digit(f, 3, 0)).unwrap();

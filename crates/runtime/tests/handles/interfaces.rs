@@ -3,7 +3,7 @@
 use crate::common::engines::engines;
 use bpf_runtime::interfaces::{FromR0, Method, Table};
 use bpf_runtime::{
-    BpfContext, Engine, InterfaceError, Linker, LoadError, MapSet, Object, RunError, RunLimits, interface,
+    BpfContext, Engine, InterfaceError, Linker, LoadError, LookupError, MapSet, Object, RunError, RunLimits, interface,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -94,8 +94,11 @@ fn a_method_without_a_result_is_run_by_its_interface_only() {
         let refused = |result: Result<(), LoadError>, program: &str| {
             assert!(matches!(&result, Err(LoadError::NoResult { program: of }) if of == program), "{result:?}");
         };
+        let withheld = |result: Result<(), LookupError>, program: &str| {
+            assert!(matches!(&result, Err(LookupError::NoResult { program: of }) if of == program), "{result:?}");
+        };
         let full = load(&engine, "full").unwrap();
-        refused(full.instance().program::<Conn>("mark").map(drop), "mark");
+        withheld(full.instance().program::<Conn>("mark").map(drop), "mark");
         assert_eq!(
             full.instance().program::<Conn>("by_port").unwrap().run(&mut (), &mut Conn { port: 7, seen: 0 }).unwrap(),
             3
@@ -146,10 +149,10 @@ fn a_table_is_compiled_once_for_many_instances() {
         assert_eq!((picks(&acme), picks(&other)), (2u64.to_ne_bytes().to_vec(), 1u64.to_ne_bytes().to_vec()));
         assert_eq!(acme.setting("weight"), Some(5u32.to_ne_bytes().to_vec()));
         assert!(acme.instance().name() == Some("acme") && account.used() > 0);
-        assert!(matches!(acme.instance().program::<Conn>("mark"), Err(LoadError::NoResult { .. })));
+        assert!(matches!(acme.instance().program::<Conn>("mark"), Err(LookupError::NoResult { .. })));
         assert!(matches!(
             module.module().instance().make().unwrap().program::<Conn>("mark"),
-            Err(LoadError::NoResult { .. })
+            Err(LookupError::NoResult { .. })
         ));
         let counted: Vec<_> = engine.snapshot().programs.into_iter().filter(|p| p.program == "mark").collect();
         assert!(counted.iter().any(|p| p.instance.as_deref() == Some("acme") && p.runs == 2), "{counted:?}");

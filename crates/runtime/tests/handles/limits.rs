@@ -2,8 +2,9 @@
 
 use bpf_runtime::maps::{CreateOptions, flags, open_perf_entry};
 use bpf_runtime::{
-    Config, Dispatcher, DispatcherError, Engine, EngineError, Hook, HookError, Linker, ListError, LoadError, Map,
-    MapDef, MapError, MapSet, MapType, Mode, Object, OptLevel, PackError, Policy, ProgArray, ProgArrayError, Raw,
+    Config, Dispatcher, DispatcherError, Engine, EngineError, Hook, HookError, HookPolicy, Linker, ListError,
+    LoadError, Map, MapDef, MapError, MapSet, MapType, Mode, Object, OptLevel, PackError, ProgArray, ProgArrayError,
+    Raw,
 };
 
 fn engine(memory: u64, object: u64) -> Engine {
@@ -186,7 +187,7 @@ fn code_takes_memory_like_maps() {
     let roomy = engine(MIB, MIB);
     let attached = program(&roomy, "attached").unwrap();
     let (hook, dispatcher) = (
-        Hook::<Raw, ()>::new(&roomy, Policy::RunAll { result: 0 }).unwrap(),
+        Hook::<Raw, ()>::new(&roomy, HookPolicy::RunAll { result: 0 }).unwrap(),
         Dispatcher::<Raw, ()>::new(&roomy).unwrap(),
     );
     let filler = array(&roomy, "filler", 4096 * ((MIB - roomy.domain().memory().used()) / 4096) as u32).unwrap();

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod api;
 mod dispatcher;
 mod drops;
 mod examples;

@@ -1,8 +1,8 @@
 //! Metrics of an engine.
 
 use bpf_runtime::{
-    Arch, Caller, Config, Engine, HelperError, Hook, Linker, Map, MapDef, MapSet, MapType, Mode, Object, OptLevel,
-    Policy, ProgArray, Program, Raw, RunError, Snapshot, assemble,
+    Arch, Caller, Config, Engine, HelperError, Hook, HookPolicy, Linker, Map, MapDef, MapSet, MapType, Mode, Object,
+    OptLevel, ProgArray, Program, Raw, RunError, Snapshot, assemble,
 };
 
 const RUNS: u64 = 1000;
@@ -37,7 +37,7 @@ fn every_run_is_counted() {
     for (way, engine) in counting() {
         let alone = load(&engine, "alone", "r0 = r2\nexit");
         let (first, second) = (load(&engine, "first", "r0 = 2\nexit"), load(&engine, "second", "r0 = 2\nexit"));
-        let hook = Hook::<Raw, ()>::new(&engine, Policy::FirstVerdict { pass: 2 }).expect("a hook");
+        let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::FirstVerdict { pass: 2 }).expect("a hook");
         hook.attach(&first).expect("attached");
         hook.attach(&second).expect("attached");
         std::thread::scope(|scope| {

@@ -398,13 +398,13 @@ fn printed_text_names_the_instance() {
 /// Errors of hooks, dispatchers and plans, and their statistics, say of which instance a program is.
 #[test]
 fn places_of_programs_name_the_instance() {
-    use bpf_runtime::{Dispatcher, Hook, Plan, Policy};
+    use bpf_runtime::{Dispatcher, Hook, HookPolicy, Plan};
     for engine in engines() {
         let module = module(&engine);
         let [acme, other] = ["acme", "other"].map(|name| module.instance().name(name).make().unwrap());
         let [acme, other] = [acme, other].map(|instance| instance.program::<Raw>("at").unwrap());
         assert_eq!((acme.instance(), acme.name()), (Some("acme"), "at"));
-        let hook = Hook::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        let hook = Hook::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
         hook.attach(&acme).unwrap();
         let twice = "program `at` in instance `acme` is attached already";
         assert_eq!(hook.attach(&acme).unwrap_err().to_string(), twice);
@@ -669,7 +669,7 @@ fn an_instance_with_handles_left_is_not_lent_again() {
     for engine in engines() {
         let module = module(&engine);
         let pool = module.pool(1).unwrap();
-        let hook = Hook::new(&engine, bpf_runtime::Policy::LastWins { empty: 0 }).unwrap();
+        let hook = Hook::new(&engine, bpf_runtime::HookPolicy::LastWins { empty: 0 }).unwrap();
         let id = |instance: &Instance<()>| instance.map("counts").unwrap().id();
         let lend = || {
             let instance = pool.take().unwrap();

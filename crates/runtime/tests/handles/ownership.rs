@@ -2,8 +2,8 @@
 
 use crate::common::{Fixture, Words, fixture, fixtures};
 use bpf_runtime::{
-    Caller, Config, Dispatcher, DispatcherError, Engine, Hook, HookError, Linker, LoadError, Map, MapDef, MapError,
-    MapSet, MapType, Mode, Object, OtherDomain, Pinned, PinnedMap, Policy, ProgArray, ProgArrayError, Program, Raw,
+    Caller, Config, Dispatcher, DispatcherError, Engine, Hook, HookError, HookPolicy, Linker, LoadError, Map, MapDef,
+    MapError, MapSet, MapType, Mode, Object, OtherDomain, Pinned, PinnedMap, ProgArray, ProgArrayError, Program, Raw,
     RunError, Xdp, assemble,
 };
 use std::error::Error;
@@ -52,7 +52,7 @@ fn prog_arrays_of_another_engine_are_refused() {
 fn hooks_and_dispatchers_take_programs_of_their_engine() {
     for (f, other) in pairs() {
         let (own, stranger) = (program(&f, "own"), program(&other, "stranger"));
-        let hook = Hook::<Words, u64>::new(&f.engine, Policy::LastWins { empty: 0 }).unwrap();
+        let hook = Hook::<Words, u64>::new(&f.engine, HookPolicy::LastWins { empty: 0 }).unwrap();
         hook.attach(&own).unwrap();
         let refused = || Err(HookError::OtherDomain(foreign("program", "stranger")));
         assert_eq!(hook.attach(&stranger), refused(), "{}", f.name);

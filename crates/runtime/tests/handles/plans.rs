@@ -2,14 +2,14 @@
 
 use crate::common::engines::engines;
 use bpf_runtime::{
-    BpfContext, Caller, Config, ContextBytes, Engine, HelperError, Hook, HookError, Instance, Linker, LoadError, Map,
-    MapDef, MapSet, MapType, Object, Plan, PlanError, Policy, ProgArray, ProgArrayError, Program, Raw, SharedBytes,
-    Xdp, XdpBuff, assemble,
+    BpfContext, Caller, Config, ContextBytes, Engine, HelperError, Hook, HookError, HookPolicy, Instance, Linker,
+    LoadError, Map, MapDef, MapSet, MapType, Object, Plan, PlanError, ProgArray, ProgArrayError, Program, Raw,
+    SharedBytes, Xdp, XdpBuff, assemble,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const LAST: Policy = Policy::LastWins { empty: 0 };
+const LAST: HookPolicy = HookPolicy::LastWins { empty: 0 };
 
 fn load(linker: &Linker<()>, text: &str) -> Program<Raw, ()> {
     linker.loader().insns("test", assemble(text).unwrap()).unwrap()
@@ -287,7 +287,7 @@ fn going_back_inside_a_run_is_refused() {
         let load = |text: &str| linker.loader::<Raw>().insns("p", assemble(text).unwrap()).unwrap();
         let (one, two, calls) = (load("r0 = 1\nexit"), load("r0 = 2\nexit"), load("call 1001\nr0 = 0\nexit"));
         let hook: &'static Hook<Raw, _> =
-            Box::leak(Box::new(Hook::new(&engine, Policy::LastWins { empty: 0 }).unwrap()));
+            Box::leak(Box::new(Hook::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap()));
         hook.attach(&one).unwrap();
         let array = ProgArray::create(&engine, "array", 1).unwrap();
         let done = Plan::new().replace(hook, &one, &two).set(&array, 0, &two).commit().unwrap();

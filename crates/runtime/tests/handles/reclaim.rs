@@ -2,7 +2,7 @@
 
 use crate::common::engines;
 use bpf_runtime::{
-    Caller, Config, Engine, Hook, Linker, Map, MapDef, MapType, Module, Object, Pinned, Policy, ProgArray, Program,
+    Caller, Config, Engine, Hook, HookPolicy, Linker, Map, MapDef, MapType, Module, Object, Pinned, ProgArray, Program,
     Raw, Tenant, Tenants, assemble,
 };
 use std::any::Any;
@@ -42,7 +42,7 @@ fn nothing_is_left_of_an_engine_that_is_gone() {
 /// A program with a map, a prog array and a captured value; other versions of it were in a hook and in the array.
 fn used(engine: &Engine, token: &Arc<()>) -> (Program<Raw, ()>, Hook<Raw, ()>, ProgArray<Raw, ()>) {
     let map = Map::create(MapDef::new("counter", MapType::Array, 4, 8, 1), engine.domain()).unwrap();
-    let hook = Hook::new(engine, Policy::RunAll { result: 0 }).unwrap();
+    let hook = Hook::new(engine, HookPolicy::RunAll { result: 0 }).unwrap();
     let array = ProgArray::create(engine, "array", 4).unwrap();
     let load = |own: Option<Program<Raw, ()>>| {
         let token = Arc::clone(token);

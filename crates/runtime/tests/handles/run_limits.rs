@@ -2,8 +2,8 @@
 
 use crate::common::engines::engines;
 use bpf_runtime::{
-    Caller, Config, Deadline, DeadlineError, Dispatcher, Engine, EngineError, Hook, Interrupter, Linker, LoadError,
-    Policy, ProgArray, Program, Raw, RunError, RunLimits, assemble,
+    Caller, Config, Deadline, DeadlineError, Dispatcher, Engine, EngineError, Hook, HookPolicy, Interrupter, Linker,
+    LoadError, ProgArray, Program, Raw, RunError, RunLimits, assemble,
 };
 use std::cell::Cell;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ fn in_a_hook_each_program_has_its_budget_to_itself() {
     for engine in engines(|_| ()) {
         let linker = Linker::<()>::new(&engine);
         for programs in 1..=3 {
-            for policy in [Policy::LastWins { empty: 0 }, Policy::RunAll { result: 7 }] {
+            for policy in [HookPolicy::LastWins { empty: 0 }, HookPolicy::RunAll { result: 7 }] {
                 let hook = Hook::<Raw, ()>::new(&engine, policy).unwrap();
                 for at in 0..programs {
                     hook.attach(&load(&linker, ROUNDS, Some(30 + 10 * at))).unwrap();
@@ -72,7 +72,7 @@ fn in_a_hook_each_program_has_its_budget_to_itself() {
             }
         }
         // Budgets that are no 32-bit immediates.
-        let hook = Hook::<Raw, ()>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
         for budget in [1 << 31, 1 << 40, u64::MAX, 30] {
             hook.attach(&load(&linker, ROUNDS, Some(budget))).unwrap();
         }
@@ -112,7 +112,7 @@ fn in_a_hook_a_tail_call_goes_on_with_the_budget_of_its_own_program() {
         let jumps = linker.loader::<Raw>().prog_arrays(&[&array]).insns("jumps", insns).unwrap();
         let spends = load(&linker, ROUNDS, Some(45));
         for before in [&[][..], &[&spends]] {
-            for policy in [Policy::LastWins { empty: 0 }, Policy::RunAll { result: 7 }] {
+            for policy in [HookPolicy::LastWins { empty: 0 }, HookPolicy::RunAll { result: 7 }] {
                 let hook = Hook::<Raw, ()>::new(&engine, policy).unwrap();
                 before.iter().for_each(|program| hook.attach(program).unwrap());
                 hook.attach(&jumps).unwrap();
@@ -157,7 +157,7 @@ fn no_run_under_limits_is_without_them_while_a_hook_changes() {
         let linker = Linker::<()>::new(&engine);
         let plain = linker.loader::<Raw>().insns("plain", assemble("call 5\nr0 = 7\nexit").unwrap()).unwrap();
         let counted = load(&linker, ROUNDS, Some(100));
-        let hook = Hook::<Raw, ()>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
         hook.attach(&counted).unwrap();
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -186,7 +186,7 @@ fn limits_that_cannot_be_are_refused() {
         let zero = linker.loader::<Raw>().budget(0).insns("zero", assemble("r0 = 0\nexit").unwrap());
         assert!(matches!(zero, Err(LoadError::NoBudget)), "{zero:?}");
         let plain = linker.loader::<Raw>().insns("plain", assemble("call 5\nr0 = 7\nexit").unwrap()).unwrap();
-        let hook = Hook::<Raw, ()>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
         hook.attach(&plain).unwrap();
         let soon = Duration::from_secs(1000);
         let refused: [(RunLimits, IsExpected); 6] = [
@@ -226,7 +226,7 @@ fn a_deadline_ends_what_is_going_on_and_begins_nothing() {
     for engine in engines(|config| config.interruptible = true) {
         let linker = Linker::<()>::new(&engine);
         let forever = load(&linker, FOREVER, Some(u64::MAX));
-        let hook = Hook::<Raw, ()>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
         hook.attach(&forever).unwrap();
         for _ in 0..3 {
             // On a busy machine that may be over before the run begins: then a later one is taken.
@@ -389,9 +389,9 @@ fn an_interruption_ends_those_whom_it_is_for() {
     for engine in engines(|config| config.interruptible = true) {
         let linker = Linker::<()>::new(&engine);
         let (meant, other) = (load(&linker, FOREVER, Some(20)), load(&linker, ROUNDS, Some(1000)));
-        let hook = Hook::<Raw, ()>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
         hook.attach(&other).unwrap();
-        let another = Hook::<Raw, ()>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        let another = Hook::<Raw, ()>::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
         another.attach(&meant).unwrap();
         let (one, two) = (engine.interrupter(), engine.interrupter());
         let stops = AtomicU64::new(0);

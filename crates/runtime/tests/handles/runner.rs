@@ -1,7 +1,7 @@
 //! Runs under one guard, and runs within each other: each as if it were alone.
 
 use crate::common::engines::engines;
-use bpf_runtime::{Caller, HelperError, Hook, Linker, Policy, Program, Raw, RunError, assemble};
+use bpf_runtime::{Caller, HelperError, Hook, HookPolicy, Linker, Program, Raw, RunError, assemble};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn load<H: 'static>(linker: &Linker<H>, text: &str) -> Program<Raw, H> {
@@ -99,7 +99,7 @@ fn a_stopped_run_inside_another_leaves_it_alone() {
 fn hooks_change_between_the_runs_of_a_runner() {
     for engine in engines(|_| ()) {
         let linker = Linker::<()>::new(&engine);
-        let hook = Hook::<Raw, ()>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
         let (one, two) = (load(&linker, "r0 = 1\nexit"), load(&linker, "r0 = 2\nexit"));
         let mut host = ();
         let mut runner = hook.runner(&mut host).unwrap();

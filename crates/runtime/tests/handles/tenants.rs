@@ -2,7 +2,7 @@
 //! `objects/instances.c`.
 
 use bpf_runtime::{
-    Config, Engine, Hook, Linker, LoadError, Module, Object, Policy, ProgArray, Raw, RunError, Tenant, TenantError,
+    Config, Engine, Hook, HookPolicy, Linker, LoadError, Module, Object, ProgArray, Raw, RunError, Tenant, TenantError,
     Tenants,
 };
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn service() -> Service {
     config.budget = Some(1 << 20);
     let engine = Engine::new(config).unwrap();
     let module = Linker::<()>::new(&engine).compile::<Raw>(&object()).unwrap();
-    let hook = Arc::new(Hook::new(&engine, Policy::RunAll { result: 0 }).unwrap());
+    let hook = Arc::new(Hook::new(&engine, HookPolicy::RunAll { result: 0 }).unwrap());
     let array = Arc::new(ProgArray::create(&engine, "tenants", 4).unwrap());
     let tenants = Tenants::new(&module).in_hook(&hook, "entry").in_array(&array, "at");
     Service { engine, module, hook, array, tenants }
@@ -120,7 +120,7 @@ fn a_tenant_has_its_budget_and_the_maps_it_is_given() {
     // A round for each of at most 64 bytes.
     object.set_global("mode", &1u32.to_ne_bytes()).unwrap();
     let module = Linker::<()>::new(&service.engine).compile::<Raw>(&object).unwrap();
-    let hook = Arc::new(Hook::new(&service.engine, Policy::RunAll { result: 0 }).unwrap());
+    let hook = Arc::new(Hook::new(&service.engine, HookPolicy::RunAll { result: 0 }).unwrap());
     let tenants = Tenants::new(&module).in_hook(&hook, "entry");
     tenants.admit(Tenant::new("small").budget(3)).unwrap();
     tenants.admit(Tenant::new("large").budget(300)).unwrap();
@@ -168,7 +168,7 @@ fn code_of_the_host_may_use_the_tenants_in_the_middle_of_a_change() {
     }
     for panics in [false, true] {
         let engine = Engine::new(Config::default()).unwrap();
-        let hook = Arc::new(Hook::new(&engine, Policy::RunAll { result: 0 }).unwrap());
+        let hook = Arc::new(Hook::new(&engine, HookPolicy::RunAll { result: 0 }).unwrap());
         let shared: Shared = Arc::default();
         let queue = || {
             let dropped = Dropped(Arc::clone(&shared), panics);

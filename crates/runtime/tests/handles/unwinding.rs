@@ -3,8 +3,8 @@
 
 use crate::common::{Fixture, Prog, Words, fixtures};
 use bpf_runtime::{
-    Caller, Config, Dispatcher, Engine, Hook, Linker, Map, MapDef, MapType, Mode, OptLevel, Pinned, PinnedMap, Plan,
-    Policy, Program, Raw, assemble,
+    Caller, Config, Dispatcher, Engine, Hook, HookPolicy, Linker, Map, MapDef, MapType, Mode, OptLevel, Pinned,
+    PinnedMap, Plan, Program, Raw, assemble,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -106,7 +106,7 @@ fn whatever_lets_go_of_programs_is_done_to_its_end() {
             assert_eq!(held, [1, 1]);
         });
         check(f, "hooks in a plan", |[one, two], run| {
-            let hooks = [(); 2].map(|()| Hook::<Words, u64>::new(&f.engine, Policy::RunAll { result: 0 }).unwrap());
+            let hooks = [(); 2].map(|()| Hook::<Words, u64>::new(&f.engine, HookPolicy::RunAll { result: 0 }).unwrap());
             hooks[0].attach(&one).unwrap();
             hooks[1].attach(&two).unwrap();
             let plan = Plan::new().replace(&hooks[0], &one, &other).replace(&hooks[1], &two, &other);
@@ -118,7 +118,7 @@ fn whatever_lets_go_of_programs_is_done_to_its_end() {
             }
         });
         check(f, "a hook", |[one, two], run| {
-            let hook = Hook::<Words, u64>::new(&f.engine, Policy::RunAll { result: 0 }).unwrap();
+            let hook = Hook::<Words, u64>::new(&f.engine, HookPolicy::RunAll { result: 0 }).unwrap();
             hook.attach(&one).unwrap();
             hook.attach(&two).unwrap();
             let (mut one, mut two) = (Some(one), Some(two));

@@ -2,7 +2,9 @@
 //! host's slice lies.
 
 use crate::common::engines::{engine, modes};
-use bpf_runtime::{BpfContext, Context, ContextBytes, ContextBytesMut, Hook, Linker, Policy, Program, Raw, RunLimits};
+use bpf_runtime::{
+    BpfContext, Context, ContextBytes, ContextBytesMut, Hook, HookPolicy, Linker, Program, Raw, RunLimits,
+};
 use bpf_runtime::{Engine, RunError, SkBuff, Skb, Xdp, XdpBuff, XdpFrag, XdpFrags, XdpFragsBuff, assemble};
 
 #[derive(BpfContext)]
@@ -131,7 +133,7 @@ fn memory_at_and_below_64_kib_is_refused() {
         let skb = compares::<Skb>(&linker, SKB, Some(-65_536));
         let two = compares::<Two>(&linker, READ, Some(-65_536));
         let frags = compares::<XdpFrags>(&linker, XDP, Some(-65_536));
-        let hook: Hook<Raw, u64> = Hook::new(&engine, Policy::RunAll { result: 0 }).unwrap();
+        let hook: Hook<Raw, u64> = Hook::new(&engine, HookPolicy::RunAll { result: 0 }).unwrap();
         hook.attach(&raw).unwrap();
         for from in [0, 1, 0x1000, 0x8000 - 1, 0x8000, 0x8001] {
             let refused = from <= 0x8000;

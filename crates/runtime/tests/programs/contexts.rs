@@ -3,8 +3,8 @@
 
 use crate::common::engines::engines;
 use bpf_runtime::{
-    BpfContext, Config, Context, ContextBytes, ContextBytesMut, Engine, Linker, LoadError, MapSet, Object, Program,
-    RunError, assemble,
+    BpfContext, Config, Context, ContextBytes, ContextBytesMut, Engine, Linker, LoadError, LookupError, MapSet, Object,
+    Program, RunError, assemble,
 };
 
 #[derive(BpfContext, Debug)]
@@ -181,7 +181,7 @@ fn contexts_are_told_apart() {
     let object = Object::parse(include_bytes!("../objects/request.o")).unwrap();
     let instance = linker.load::<Request>(&object, MapSet::for_object(&engine, &object).unwrap()).unwrap();
     let error = instance.program::<Other>("filter").unwrap_err();
-    assert!(matches!(error, LoadError::ContextMismatch { .. }), "{error}");
+    assert!(matches!(error, LookupError::ContextMismatch { .. }), "{error}");
     // One layout a type, whatever its lifetime.
     assert!(core::ptr::eq(Request::layout(), Request::layout()));
     let other = linker.loader::<Other>().insns("test", insns("r0 = *(u64 *)(r1 + 0); exit")).unwrap();

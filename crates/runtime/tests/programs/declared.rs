@@ -1,7 +1,10 @@
 //! Functions of the host by name: an object's prototypes are compared with the host's, by `objects/declared.c`.
 
 use crate::common::engines::engines;
-use bpf_runtime::{Caller, Engine, LinkError, Linker, LoadError, MapSet, Object, Raw, SharedBytes};
+use bpf_runtime::{AsyncCaller, Caller, Engine, LinkError, Linker, LoadError, MapSet, Object, Raw, SharedBytes};
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 
 const OBJECT: &[u8] = include_bytes!("../objects/declared.o");
 
@@ -45,6 +48,47 @@ fn functions_by_name_need_no_number() {
         let mut noted = Vec::new();
         assert_eq!(instance.program::<Raw>("agree").unwrap().run(&mut noted, &mut []).unwrap(), 43);
         assert_eq!(noted, [5, 42]);
+    }
+}
+
+/// A function that waits is bound by its name, and its declaration compared, as one that does not wait.
+#[test]
+fn functions_that_wait_need_no_number() {
+    let object = Object::parse(OBJECT).unwrap();
+    for engine in engines(|_| {}) {
+        let mut linker = Linker::<Vec<u64>>::new(&engine);
+        let emit = async |mut c: AsyncCaller<'_, Vec<u64>>, value: u64| -> u64 {
+            c.host().push(value);
+            // Not ready at once.
+            let mut asked = false;
+            std::future::poll_fn(|_| match std::mem::replace(&mut asked, true) {
+                true => Poll::Ready(value + 1),
+                false => Poll::Pending,
+            })
+            .await
+        };
+        linker.func_named_async("emit", emit).unwrap();
+        linker.func_named_async("narrow", emit).unwrap();
+        assert!(matches!(linker.func_named_async("emit", emit), Err(LinkError::DuplicateName { .. })));
+        linker.func_named("say", |_: &mut Caller<'_, Vec<u64>>, _: SharedBytes<'_>| ()).unwrap();
+        linker.func_named("wider", |_: &mut Caller<'_, Vec<u64>>| -> u32 { 40 }).unwrap();
+        linker.func_named("dropped", |_: &mut Caller<'_, Vec<u64>>, _: &mut [u32; 2]| -> u64 { 7 }).unwrap();
+        let load = |name: &str| {
+            let maps = MapSet::for_object(&engine, &object).unwrap();
+            linker.loader::<Raw>().sleepable(true).only(&[name]).object(&object, maps)
+        };
+        let program = load("agree").unwrap().program::<Raw>("agree").unwrap();
+        let (mut noted, mut bytes) = (Vec::new(), []);
+        {
+            let mut run = pin!(program.run_async(&mut noted, &mut bytes));
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(run.as_mut().poll(&mut cx).is_pending());
+            let Poll::Ready(result) = run.poll(&mut cx) else { panic!("it waits on") };
+            assert_eq!(result.unwrap(), 42);
+        }
+        assert_eq!(noted, [41]);
+        let error = load("calls_narrow").unwrap_err();
+        assert!(matches!(&error, LoadError::HostPrototype { .. }), "{error}");
     }
 }
 

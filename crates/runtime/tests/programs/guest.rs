@@ -2,7 +2,7 @@
 //! functions by name, panics.
 
 use crate::common::engines::engines;
-use bpf_runtime::maps::typed::HashMap;
+use bpf_runtime::maps::typed::TypedHash;
 use bpf_runtime::{
     BpfContext, Caller, ContextBytes, HelperError, Linker, MapSet, Object, ProgArray, RingBuf, RunError, SharedBytes,
 };
@@ -41,7 +41,7 @@ fn a_plug_in_in_rust_does_what_it_says() {
         let mut run = |client, path: &[u8]| limit.run(&mut said, &mut request(client, path)).unwrap();
         assert_eq!([0; 5].map(|_| run(7, b"/")), [0, 0, 0, 1, 1]);
         assert_eq!([0; 2].map(|_| run(8, b"")), [0, 0]);
-        let seen: HashMap<u32, u64> = instance.map("seen").unwrap().typed().unwrap();
+        let seen: TypedHash<u32, u64> = instance.map("seen").unwrap().typed().unwrap();
         assert_eq!((seen.get(&7).unwrap(), seen.get(&8).unwrap(), seen.get(&9).unwrap()), (Some(5), Some(2), None));
 
         let mut events = RingBuf::new(&instance.map("events").unwrap()).unwrap();

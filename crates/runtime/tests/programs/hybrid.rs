@@ -8,7 +8,9 @@ use crate::common::engines::{engine, modes};
 use crate::support::soak;
 use bpf_runtime::Map;
 use bpf_runtime::maps::{MapDef, MapType, flags};
-use bpf_runtime::{Arch, BpfContext, Config, Engine, Hook, Linker, MapSet, Object, Policy, ProgArray, Program, Raw};
+use bpf_runtime::{
+    Arch, BpfContext, Config, Engine, Hook, HookPolicy, Linker, MapSet, Object, ProgArray, Program, Raw,
+};
 use bpf_runtime::{Insn, LoadError, RunError, SkBuff, Skb, Xdp, XdpBuff, assemble};
 use bpf_testkit::generate::Choices;
 
@@ -294,7 +296,7 @@ fn a_tail_call_into_an_endless_program_has_a_budget() {
         };
         stopped(first.run(&mut 0, &mut Words { words: [0; 2] }));
         // In a hook, too, where programs follow each other without a new run.
-        let hook = Hook::<Words, u64>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        let hook = Hook::<Words, u64>::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
         hook.attach(&first).unwrap();
         stopped(hook.run(&mut 0, &mut Words { words: [0; 2] }));
     }
@@ -320,7 +322,7 @@ fn what_a_program_has_spent_is_not_missed_by_the_next() {
         let (spends, jumps) = (load("spends", Some(100), &rounds(90)), load("jumps", None, jump));
         let (counts, does_not) = (load("counts", Some(100), &rounds(50)), load("does not", None, &rounds(5000)));
         let limited = load("limited", Some(100), jump);
-        let hook = Hook::<Words, u64>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        let hook = Hook::<Words, u64>::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
         [&spends, &jumps].into_iter().for_each(|program| hook.attach(program).unwrap());
         array.set(0, &counts).unwrap();
         assert_eq!(hook.run(&mut 0, &mut Words { words: [0; 2] }).unwrap(), 50, "{mode:?}");

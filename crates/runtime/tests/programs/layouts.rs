@@ -40,7 +40,7 @@ fn question(body: &[u8]) -> Question<'_> {
 fn load(engine: &Engine, object: &Object, name: &str) -> Result<Program<Question<'static>, ()>, LoadError> {
     let linker = Linker::<()>::new(engine);
     let maps = MapSet::for_object(engine, object)?;
-    linker.loader::<Question<'static>>().only(&[name]).object(object, maps)?.program(name)
+    Ok(linker.loader::<Question<'static>>().only(&[name]).object(object, maps)?.program(name)?)
 }
 
 /// The object without its type information.
@@ -132,7 +132,8 @@ fn unverified_programs_are_compared_whole() {
     let object = Object::parse(LAYOUTS).unwrap();
     let load = |name: &str| {
         let maps = MapSet::for_object(&engine, &object)?;
-        linker.loader::<Flat>().interpreted().only(&[name]).object(&object, maps)?.program::<Flat>(name)
+        let instance = linker.loader::<Flat>().interpreted().only(&[name]).object(&object, maps)?;
+        Ok::<_, LoadError>(instance.program::<Flat>(name)?)
     };
     for name in ["stale", "untouched", "other_sign"] {
         let error = load(name).unwrap_err();

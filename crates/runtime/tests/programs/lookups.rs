@@ -50,19 +50,19 @@ fn look_ups_agree_with_a_model() {
 #[test]
 fn typed_handles_know_what_the_object_declares() {
     use bpf_runtime::maps::MapError;
-    use bpf_runtime::maps::typed::{Array, HashMap};
+    use bpf_runtime::maps::typed::{TypedArray, TypedHash};
     let object = Object::parse(include_bytes!("../objects/lookups.o")).unwrap();
     let engine = Engine::new(Config::default()).unwrap();
     let instance =
         Linker::<()>::new(&engine).load::<Raw>(&object, MapSet::for_object(&engine, &object).unwrap()).unwrap();
     let hash = instance.map("hash").unwrap();
-    hash.typed::<HashMap<u64, u64>>().unwrap().insert(&1, &2).unwrap();
-    hash.typed::<HashMap<[u32; 2], u64>>().unwrap();
-    let error = hash.typed::<HashMap<u64, i64>>().unwrap_err();
+    hash.typed::<TypedHash<u64, u64>>().unwrap().insert(&1, &2).unwrap();
+    hash.typed::<TypedHash<[u32; 2], u64>>().unwrap();
+    let error = hash.typed::<TypedHash<u64, i64>>().unwrap_err();
     assert_eq!(error.to_string(), r#"map "hash": the value is an unsigned integer, got a signed integer"#);
-    let error = hash.typed::<HashMap<u64, f64>>().unwrap_err();
+    let error = hash.typed::<TypedHash<u64, f64>>().unwrap_err();
     assert!(matches!(error, MapError::Kind { what: "value", .. }), "{error}");
-    instance.map("wide").unwrap().typed::<Array<[u64; 3]>>().unwrap();
-    let error = instance.map("narrow").unwrap().typed::<Array<[u64; 3]>>().unwrap_err();
+    instance.map("wide").unwrap().typed::<TypedArray<[u64; 3]>>().unwrap();
+    let error = instance.map("narrow").unwrap().typed::<TypedArray<[u64; 3]>>().unwrap_err();
     assert!(matches!(error, MapError::Size { .. }), "{error}");
 }

@@ -3,8 +3,8 @@
 use crate::common::engines::{engine, modes};
 use crate::support::ways;
 use bpf_runtime::{
-    Arch, Caller, Config, Engine, HelperError, Hook, Instance, Linker, MapSet, Mode, Object, OptLevel, Origin, Policy,
-    ProgArray, Raw, RunError, RunLimits, Xdp, XdpBuff, assemble,
+    Arch, Caller, Config, Engine, HelperError, Hook, HookPolicy, Instance, Linker, MapSet, Mode, Object, OptLevel,
+    Origin, ProgArray, Raw, RunError, RunLimits, Xdp, XdpBuff, assemble,
 };
 use core::convert::Infallible;
 
@@ -28,7 +28,7 @@ fn place(error: &RunError) -> (String, String) {
     let (RunError::Access { insn, origin, .. } | RunError::Budget { insn, origin }) = error else { panic!("{error}") };
     assert!(insn.is_some(), "{error}");
     let Origin { program, line, .. } = &**origin.as_ref().unwrap_or_else(|| panic!("{error}"));
-    let comment = line.as_deref().and_then(|line| line.split("// ").nth(1)).unwrap_or_default();
+    let comment = line.as_ref().and_then(|line| line.text.split("// ").nth(1)).unwrap_or_default();
     (program.clone(), comment.to_owned())
 }
 
@@ -78,7 +78,7 @@ fn a_program_set_later_is_found() {
 fn the_program_of_a_hook_that_stopped_is_named() {
     for engine in engines() {
         let instance = instance(&engine);
-        let hook = Hook::<Xdp, ()>::new(&engine, Policy::RunAll { result: 2 }).unwrap();
+        let hook = Hook::<Xdp, ()>::new(&engine, HookPolicy::RunAll { result: 2 }).unwrap();
         for name in ["first", "last"] {
             hook.attach(&instance.program::<Xdp>(name).unwrap()).unwrap();
         }
@@ -124,7 +124,7 @@ fn the_instance_that_stopped_is_named() {
         for module in [module, read] {
             let [acme, other] = ["acme", "other"].map(|name| module.instance().name(name).make().unwrap());
             acme.prog_array::<Xdp>("outer").unwrap().set(5, &other.program::<Xdp>("middle").unwrap()).unwrap();
-            let hook = Hook::<Xdp, ()>::new(&engine, Policy::RunAll { result: 2 }).unwrap();
+            let hook = Hook::<Xdp, ()>::new(&engine, HookPolicy::RunAll { result: 2 }).unwrap();
             hook.attach(&acme.program::<Xdp>("first").unwrap()).unwrap();
             hook.attach(&other.program::<Xdp>("last").unwrap()).unwrap();
             let check = || {
@@ -181,7 +181,7 @@ fn the_program_of_a_hook_that_changes_meanwhile_is_named() {
         let insns = || assemble("r0 = 0\ncall 1001\nr0 = 0\nexit").unwrap();
         let load = |name| linker.loader::<Raw>().insns(name, insns()).unwrap();
         let (first, second, third) = (load("first"), load("second"), load("third"));
-        let hook = std::rc::Rc::new(Hook::<Raw, Change>::new(&engine, Policy::RunAll { result: 2 }).unwrap());
+        let hook = std::rc::Rc::new(Hook::<Raw, Change>::new(&engine, HookPolicy::RunAll { result: 2 }).unwrap());
         hook.attach(&first).unwrap();
         for limits in [None, Some(RunLimits::new())] {
             let (inner, old, new, next) = (hook.clone(), first.clone(), second.clone(), third.clone());
@@ -249,9 +249,9 @@ fn call_site(error: &RunError) -> (String, Option<String>, String) {
     let RunError::Host { insn, origin, .. } = error else { panic!("{error}") };
     assert!(insn.is_some(), "{error}");
     let origin = origin.as_ref().unwrap_or_else(|| panic!("{error}"));
-    let line = origin.line.as_deref().unwrap_or_else(|| panic!("{error}"));
-    assert!(error.to_string().contains(line), "{error}");
-    let comment = line.split("// ").nth(1).unwrap_or_default().to_owned();
+    let line = origin.line.as_ref().unwrap_or_else(|| panic!("{error}"));
+    assert!(error.to_string().contains(&format!("({line})")), "{error}");
+    let comment = line.text.split("// ").nth(1).unwrap_or_default().to_owned();
     (origin.program.clone(), origin.function.clone(), comment)
 }
 
@@ -259,10 +259,10 @@ fn call_site(error: &RunError) -> (String, Option<String>, String) {
 fn check_callers(error: &RunError, expected: &[&str], level: OptLevel) {
     let RunError::Host { origin: Some(origin), .. } = error else { panic!("{error}") };
     for call in &origin.callers {
-        let line = call.line.as_deref().unwrap();
+        let line = call.line.as_ref().unwrap();
         assert!(call.insn.is_some() && error.to_string().contains(&format!("({line})")), "{error}");
         let called = ["shallow(1)", "deep(which)", "bpf_loop(5"];
-        assert!(called.iter().any(|text| line.contains(text)), "{error}");
+        assert!(called.iter().any(|text| line.text.contains(text)), "{error}");
     }
     let mut found = origin.callers.iter().map(|call| call.function.as_deref().unwrap());
     if level == OptLevel::None {
@@ -344,7 +344,7 @@ fn a_host_function_that_fails_or_panics_names_its_caller() {
                 .unwrap();
             let maps = MapSet::for_object(&engine, &object).unwrap();
             let instance = linker.loader::<Xdp>().object(&object, maps).unwrap();
-            let hook = Hook::<Xdp, u64>::new(&engine, Policy::RunAll { result: 2 }).unwrap();
+            let hook = Hook::<Xdp, u64>::new(&engine, HookPolicy::RunAll { result: 2 }).unwrap();
             hook.attach(&instance.program::<Xdp>("direct").unwrap()).unwrap();
             for (entry, program, function, place) in [
                 ("direct", "direct", None, "direct: calls"),

@@ -2,7 +2,7 @@
 //! program's caller goes on. Results are the kernel's, which is asked where the process may.
 
 use crate::support::ways::{self, Way};
-use bpf_runtime::{Hook, Instance, Linker, LoadError, MapSet, Object, Policy, Raw, Xdp, XdpBuff};
+use bpf_runtime::{Hook, HookPolicy, Instance, Linker, LoadError, MapSet, Object, Raw, Xdp, XdpBuff};
 use bpf_testkit::kernel::{self, pinned};
 use bpf_testkit::skipped;
 use std::path::Path;
@@ -75,7 +75,7 @@ fn results_are_the_kernels() {
 fn what_is_thrown_ends_one_program_of_a_hook() {
     for way in VERIFIED {
         let instance = load(way, OBJECT, &PROGRAMS).unwrap();
-        let hook = Hook::<Xdp, ()>::new(instance.engine(), Policy::LastWins { empty: 0 }).unwrap();
+        let hook = Hook::<Xdp, ()>::new(instance.engine(), HookPolicy::LastWins { empty: 0 }).unwrap();
         for name in PROGRAMS {
             hook.attach(&instance.program(name).unwrap()).unwrap();
         }

@@ -2,8 +2,8 @@
 //! and that their results and registers do not differ.
 
 use bpf_runtime::{
-    Arch, Attachment, Caller, Config, Dispatcher, Engine, HelperError, Hook, Linker, ListingOptions, Needs, OptLevel,
-    Policy, Program, Raw, RunError, Verdicts, assemble, compile_listing,
+    Arch, Attachment, Caller, Config, Dispatcher, Engine, HelperError, Hook, HookPolicy, Linker, ListingOptions, Needs,
+    OptLevel, Program, Raw, RunError, Verdicts, assemble, compile_listing,
 };
 
 /// Returns the needs of this program's code, compiled with these checks, and with or without counting of runs.
@@ -123,7 +123,7 @@ fn every_register_of_a_program_without_a_run_is_as_in_one_with() {
 #[test]
 fn images_begin_a_run_if_one_of_their_programs_needs_it() {
     for loads in loads() {
-        let hook = Hook::<Raw, u64>::new(&loads.engine, Policy::FirstVerdict { pass: 3 }).unwrap();
+        let hook = Hook::<Raw, u64>::new(&loads.engine, HookPolicy::FirstVerdict { pass: 3 }).unwrap();
         let dispatcher = Dispatcher::<Raw, u64>::new(&loads.engine).unwrap();
         let (quiet, asks) = (loads.quiet(), loads.asks());
         let calls = |host: &mut u64, data: &mut [u8]| hook.run(host, data);

@@ -3,7 +3,7 @@
 use super::common::engines::engines;
 use super::{ONCE, after, block_on, load, poll, waits};
 use bpf_runtime::{
-    AsyncCaller, Caller, Engine, Hook, HookError, Linker, Plan, Policy, Program, Raw, RunError, RunLimits, assemble,
+    AsyncCaller, Caller, Engine, Hook, HookError, HookPolicy, Linker, Plan, Program, Raw, RunError, RunLimits, assemble,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -19,7 +19,7 @@ fn the_programs_of_a_hook_wait_one_after_the_other() {
         let plain = linker.loader::<Raw>().insns("plain", assemble("r0 = 2\nexit").unwrap()).unwrap();
         let waiting = load(&linker, "r1 = 2\ncall 1001\nr0 = 2\nexit");
         let deny = load(&linker, "r1 = 1\ncall 1001\nr0 += 40\nexit");
-        let hook = Hook::<Raw, u64>::sleepable(&engine, Policy::FirstVerdict { pass: 2 }).unwrap();
+        let hook = Hook::<Raw, u64>::sleepable(&engine, HookPolicy::FirstVerdict { pass: 2 }).unwrap();
         // Without a sleepable program, it is a hook like any other.
         hook.attach(&plain).unwrap();
         assert_eq!(hook.run(&mut 0, &mut []).unwrap(), 2);
@@ -54,7 +54,7 @@ fn the_programs_of_a_hook_wait_one_after_the_other() {
         hook.detach(&deny).unwrap();
         assert_eq!(hook.run(&mut 0, &mut []).unwrap(), 2);
         // A hook that was not made for them refuses them.
-        let other = Hook::<Raw, u64>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        let other = Hook::<Raw, u64>::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
         assert!(matches!(other.attach(&waiting), Err(HookError::Sleepable { .. })));
         assert!(matches!(hook.replace(&waiting, &deny), Err(HookError::NotAttached { .. })));
     }
@@ -84,7 +84,7 @@ fn a_run_keeps_the_programs_that_the_hook_had() {
             engine.domain().reclaim();
         };
         let (first, second) = (Arc::new(()), Arc::new(()));
-        let hook = Hook::<Raw, ()>::sleepable(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        let hook = Hook::<Raw, ()>::sleepable(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
         let (mut a, mut b, mut c) = ((), (), ());
         let mut old = version(1, &first);
         hook.attach(&old).unwrap();
@@ -118,7 +118,7 @@ fn a_hook_is_interrupted_while_it_waits() {
     for engine in engines(|config| config.interruptible = true) {
         let linker = waits(&engine);
         let program = load(&linker, ONCE);
-        let hooks = [(); 2].map(|()| Hook::<Raw, u64>::sleepable(&engine, Policy::LastWins { empty: 0 }).unwrap());
+        let hooks = [(); 2].map(|()| Hook::<Raw, u64>::sleepable(&engine, HookPolicy::LastWins { empty: 0 }).unwrap());
         hooks.iter().for_each(|hook| hook.attach(&program).unwrap());
         let (mut a, mut b) = (0, 0);
         let mut ended = pin!(hooks[0].run_async(&mut a, &mut []));
@@ -136,7 +136,7 @@ fn a_hook_is_interrupted_while_it_waits() {
 fn an_interruption_of_a_program_does_not_end_the_runs_of_a_hook() {
     for engine in engines(|config| config.interruptible = true) {
         let waits = load(&waits(&engine), "r1 = 1\ncall 1001\nr0 = 0\nagain: r0 += 1\nif r0 != 9 goto again\nexit");
-        let hook = Hook::<Raw, u64>::sleepable(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        let hook = Hook::<Raw, u64>::sleepable(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
         hook.attach(&waits).unwrap();
         let interrupter = engine.interrupter();
         let all = [RunLimits::new(), RunLimits::new().interrupter(&interrupter)];
@@ -161,7 +161,7 @@ fn an_interruption_of_a_program_does_not_end_the_runs_of_a_hook() {
 /// Whether the wait of a hook's first program moves the deadline of `last`, too. It may not on a machine that is slow.
 fn a_wait_moves_the_next(engine: &Engine, last: &Program<Raw, u64>, limit: Duration) -> bool {
     let first = load(&waits(engine), "r1 = 1\ncall 1001\nr0 = 2\nexit");
-    let hook = Hook::<Raw, u64>::sleepable(engine, Policy::LastWins { empty: 0 }).unwrap();
+    let hook = Hook::<Raw, u64>::sleepable(engine, HookPolicy::LastWins { empty: 0 }).unwrap();
     hook.attach(&first).unwrap();
     hook.attach(last).unwrap();
     let (mut a, mut b) = (0, 0);
@@ -208,7 +208,7 @@ fn a_run_that_has_thrown_does_not_begin_again() {
             .unwrap();
         // In the poll in which the first or the second program begins, and in a later one.
         for (before, polls) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
-            let hook = Hook::<Raw, u64>::sleepable(&engine, Policy::LastWins { empty: 0 }).unwrap();
+            let hook = Hook::<Raw, u64>::sleepable(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
             for _ in 0..before {
                 hook.attach(&load(&linker, "r0 = 1\nexit")).unwrap();
             }
@@ -248,7 +248,7 @@ fn an_interruption_after_the_last_check_of_a_program_ends_the_run() {
                     async move { stop.get().unwrap()() }
                 })
                 .unwrap();
-            let hook = Arc::new(Hook::<Raw, u64>::sleepable(&engine, Policy::LastWins { empty: 0 }).unwrap());
+            let hook = Arc::new(Hook::<Raw, u64>::sleepable(&engine, HookPolicy::LastWins { empty: 0 }).unwrap());
             let ends = format!("{first}\nr0 = 1\nexit");
             let sleepable = first.ends_with("1001");
             let ends = linker.loader().sleepable(sleepable).insns("ends", assemble(&ends).unwrap()).unwrap();

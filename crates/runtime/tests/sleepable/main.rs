@@ -17,8 +17,8 @@ mod yields;
 
 use bpf_runtime::{
     AsyncCaller, BpfContext, Caller, Config, Dispatcher, DispatcherError, Engine, HelperError, Hook, HookError,
-    InterfaceError, Linker, LoadError, Map, MapDef, MapSet, MapType, Object, OptLevel, OwnedBytes, Pinned, Plan,
-    PlanError, Policy, ProgArray, ProgArrayError, Program, Raw, RunAsync, RunError, WhenFull, assemble, interface,
+    HookPolicy, InterfaceError, Linker, LoadError, Map, MapDef, MapSet, MapType, Object, OptLevel, OwnedBytes, Pinned,
+    Plan, PlanError, ProgArray, ProgArrayError, Program, Raw, RunAsync, RunError, WhenFull, assemble, interface,
 };
 use common::engines::engines;
 use elf::{Elf, FUNC};
@@ -282,7 +282,7 @@ fn what_cannot_wait_refuses_sleepable_programs() {
         assert!(matches!(program.run_with(&mut 0, &mut [], &limits), Err(RunError::Sleepable { .. })));
         assert!(matches!(program.runner(&mut 0).unwrap().run(&mut []), Err(RunError::Sleepable { .. })));
         assert!(program.test_run(&mut 0, &mut [], 1).is_err());
-        let hook = Hook::<Raw, u64>::new(&engine, Policy::RunAll { result: 0 }).unwrap();
+        let hook = Hook::<Raw, u64>::new(&engine, HookPolicy::RunAll { result: 0 }).unwrap();
         let error = hook.attach(&program).unwrap_err();
         assert!(matches!(&error, HookError::Sleepable { program } if program.to_string() == "`test`"), "{error}");
         assert!(matches!(Plan::new().attach(&hook, &program).commit(), Err(PlanError::Hook { .. })));
@@ -380,7 +380,7 @@ fn sections_say_which_programs_are_sleepable() {
         let load = |object: &Object, sleepable| {
             let maps = MapSet::for_object(&engine, object).unwrap();
             let instance = linker.loader::<Raw>().sleepable(sleepable).object(object, maps)?;
-            instance.program::<Raw>("main")
+            Ok::<_, LoadError>(instance.program::<Raw>("main")?)
         };
         for section in ["uprobe.s/function", "lsm.s/file_open", "fentry.s", "xdp.s"] {
             let program = load(&object(section, &WAITS), false).unwrap_or_else(|e| panic!("{section}: {e}"));

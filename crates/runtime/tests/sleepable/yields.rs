@@ -3,7 +3,7 @@
 use super::common::engines::engines;
 use super::{ONCE, block_on, load, poll, waits};
 use bpf_runtime::{
-    Engine, Hook, Linker, LoadError, Map, MapDef, MapType, OptLevel, Policy, Program, Raw, RunError, RunLimits,
+    Engine, Hook, HookPolicy, Linker, LoadError, Map, MapDef, MapType, OptLevel, Program, Raw, RunError, RunLimits,
     assemble,
 };
 use std::future::Future;
@@ -279,7 +279,7 @@ fn a_run_that_has_yielded_is_ended_by_others() {
 fn the_programs_of_a_hook_yield() {
     for engine in engines(|_| ()) {
         let linker = waits(&engine);
-        let hook = Hook::<Raw, u64>::sleepable(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        let hook = Hook::<Raw, u64>::sleepable(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
         hook.attach(&yielding(&linker, LOOP)).unwrap();
         hook.attach(&yielding(&linker, &format!("r6 = 0\nagain:\nr6 += 1\nif r6 != 1000 goto again\n{ONCE}"))).unwrap();
         let limits = RunLimits::new().yield_every(100);

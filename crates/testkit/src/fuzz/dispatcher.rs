@@ -4,8 +4,8 @@ use crate::generate::Choices;
 use bpf_isa::assemble;
 use bpf_jit_code::{Arch, Hardening};
 use bpf_runtime::{
-    Attachment, Config, Dispatcher, DispatcherError, DispatcherOptions, Engine, Hook, HookError, Linker, Mode, Policy,
-    Program, Raw, Verdicts,
+    Attachment, Config, Dispatcher, DispatcherError, DispatcherOptions, Engine, Hook, HookError, HookPolicy, Linker,
+    Mode, Program, Raw, Verdicts,
 };
 
 type Prog = Program<Raw, ()>;
@@ -131,7 +131,7 @@ impl Called {
 /// A hook and its model.
 struct Hooked {
     hook: Hook<Raw, ()>,
-    policy: Policy,
+    policy: HookPolicy,
     attached: Vec<(Known, Attachment)>,
 }
 
@@ -139,9 +139,9 @@ impl Hooked {
     fn new(engine: &Engine, choices: &mut Choices<'_>) -> Hooked {
         let value = verdict(choices);
         let policy = match choices.below(3) {
-            0 => Policy::FirstVerdict { pass: value },
-            1 => Policy::LastWins { empty: value },
-            _ => Policy::RunAll { result: value },
+            0 => HookPolicy::FirstVerdict { pass: value },
+            1 => HookPolicy::LastWins { empty: value },
+            _ => HookPolicy::RunAll { result: value },
         };
         Hooked { hook: Hook::new(engine, policy).expect("room for a chain"), policy, attached: Vec::new() }
     }
@@ -152,7 +152,7 @@ impl Hooked {
         match choices.below(6) {
             0 | 1 => {
                 let mut attachment = Attachment::default().priority(choices.byte() as i8 as i32 / 32);
-                if matches!(self.policy, Policy::FirstVerdict { .. }) && choices.one_in(2) {
+                if matches!(self.policy, HookPolicy::FirstVerdict { .. }) && choices.one_in(2) {
                     let set = choices.value();
                     attachment.continue_on =
                         Some(if choices.one_in(2) { Verdicts::Set(set) } else { Verdicts::One(set % 4) });
@@ -209,7 +209,7 @@ impl Hooked {
         for (known, attachment) in &self.attached {
             note = known.note(note);
             match self.policy {
-                Policy::FirstVerdict { pass } => {
+                HookPolicy::FirstVerdict { pass } => {
                     let goes_on = match attachment.continue_on {
                         None => known.verdict == pass,
                         Some(Verdicts::One(one)) => known.verdict == one,
@@ -220,8 +220,8 @@ impl Hooked {
                         return (known.verdict, note);
                     }
                 }
-                Policy::LastWins { .. } => last = known.verdict,
-                Policy::RunAll { .. } => {}
+                HookPolicy::LastWins { .. } => last = known.verdict,
+                HookPolicy::RunAll { .. } => {}
                 other => panic!("no model of {other:?}"),
             }
         }

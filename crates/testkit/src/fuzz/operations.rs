@@ -5,7 +5,8 @@ use crate::generate::Choices;
 use bpf_isa::assemble;
 use bpf_jit_code::{Arch, OptLevel};
 use bpf_runtime::{
-    Account, Applied, Config, Dispatcher, Engine, Hook, Linker, Mode, Plan, Policy, ProgArray, Program, Raw, RunError,
+    Account, Applied, Config, Dispatcher, Engine, Hook, HookPolicy, Linker, Mode, Plan, ProgArray, Program, Raw,
+    RunError,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -149,7 +150,7 @@ pub fn operations(data: &[u8]) {
     let engine = Engine::new(config).expect("an engine");
     let account = engine.account("tenant", 1 << 20);
     let hooks: [Hook<Raw, ()>; HOOKS] =
-        [(); HOOKS].map(|()| Hook::new(&engine, Policy::LastWins { empty: EMPTY }).expect("memory"));
+        [(); HOOKS].map(|()| Hook::new(&engine, HookPolicy::LastWins { empty: EMPTY }).expect("memory"));
     let array = ProgArray::<Raw, ()>::create(&engine, "slots", SLOTS as u32).expect("memory");
     let before = engine.code_stats();
     let done = AtomicBool::new(false);

@@ -3,7 +3,7 @@
 
 use bpf_analysis::{CallArity, Facts};
 use bpf_disasm::lines;
-use bpf_dispatcher::{Entry, Image, Link, Options, Policy, Verdicts};
+use bpf_dispatcher::{Entry, HookPolicy, Image, Link, Options, Verdicts};
 use bpf_isa::{Imm64, Insn, Program, Size, Src, assemble};
 use bpf_jit::{Backend, CompileOptions, Compiler, EmitOptions, Hidden, LowerOptions, Pass, PassSet, Signatures};
 use bpf_jit_arm64::Arm64;
@@ -101,7 +101,9 @@ fn images(arch: Arch, hardening: Hardening) -> Vec<Emitted> {
         for (i, link) in links.iter_mut().enumerate().filter(|(i, _)| i % 3 == 1) {
             link.continue_on = Some(Verdicts::Set(5 << (i % 60)));
         }
-        for policy in [Policy::FirstVerdict { pass: 2 }, Policy::LastWins { empty: 0 }, Policy::RunAll { result: 1 }] {
+        for policy in
+            [HookPolicy::FirstVerdict { pass: 2 }, HookPolicy::LastWins { empty: 0 }, HookPolicy::RunAll { result: 1 }]
+        {
             let options = Options { hardening, ..Options::default() };
             let what = format!("{arch:?} chain of {count}, {policy:?}");
             let code = Image::chain(arch, &links, policy, &options).code().clone();
