@@ -341,6 +341,8 @@ mod with {
         NamesakesForgotten,
         /// A walk does not note that a rule has searched all values for a name.
         SearchesUnmarked,
+        /// The state in which the check of a loop's candidate begins is needed only as far as its paths read it.
+        CandidatesNeedNothing,
         /// A number whose low bits are set is taken to be one less.
         LowBitsLess,
         /// The OR of a pointer and a number is taken to be their sum, however the pointer is aligned.
@@ -467,6 +469,7 @@ mod with {
             Fault::MasksAlike,
             Fault::NamesakesForgotten,
             Fault::SearchesUnmarked,
+            Fault::CandidatesNeedNothing,
             Fault::LowBitsLess,
             Fault::OrIsSum,
             Fault::LengthOneMore,

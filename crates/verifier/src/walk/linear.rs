@@ -270,7 +270,8 @@ impl State {
         self.proves_from(form, false)
     }
 
-    /// [`State::proves`] with all values, also pointers: for callers that need the whole state.
+    /// [`State::proves`] with all values, also pointers: for the facts of a loop's candidate. Where its check begins,
+    /// the whole state is demanded (`Walk::needs_all`), and so it is where a path comes back to the loop.
     pub(in crate::walk) fn proves_by_all(&self, form: &Form) -> bool {
         self.proves_from(form, true)
     }
@@ -513,8 +514,16 @@ impl State {
     /// Whether no value with this name of a falling line shows that it is not negative.
     fn may_have_fallen(&self, id: u32) -> bool {
         by_name::note();
-        let mut named = self.frames.iter().flat_map(Frame::values).filter(|v| v.is_named(id)).peekable();
-        named.peek().is_some() && !named.any(|v| v.least_of_line() >= 0)
+        let (mut named, mut number, mut pointer) = (false, false, false);
+        for v in self.frames.iter().flat_map(Frame::values).filter(|v| v.is_named(id)) {
+            named = true;
+            let shown = v.least_of_line() >= 0;
+            (number, pointer) = (number || shown && v.is_scalar(), pointer || shown && v.is_pointer());
+        }
+        if pointer && !number {
+            by_name::note_pointer();
+        }
+        named && !number && !pointer
     }
 
     /// The bounds of these names, from the values that have them. `named`: the ranges of all names, if they were

@@ -646,6 +646,7 @@ impl Walk<'_> {
                 self.loops.heads[id].failures = 0;
             }
         }
+        self.needs_all();
         self.log_guess(i, "checks");
         self.leave_sides(i)
     }

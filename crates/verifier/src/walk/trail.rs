@@ -30,6 +30,8 @@
 //!   values that are tied to an operand of a comparison and bounded by it. If the step learns a fact that all later
 //!   steps may use (the least length of a region, the order of two values), or if too many values are tied, the
 //!   operands are exact in any case.
+//! * Where the check of a loop's candidate begins, everything in the state is exact ([`Walk::needs_all`]), because any
+//!   part of it may have shown the candidate's facts.
 //! * The need of a place ends only at a step that writes all of it, whatever was there.
 //! * If the path ended because a finished state covers it, that state's demand is the path's ([`Ending::As`]), and a
 //!   concrete state that fits the one fits the other. "Finished before" is a strict order, so the argument is
@@ -287,10 +289,21 @@ impl Walk<'_> {
                     | Kind::TiedReg
                     | Kind::TiedBytes
                     | Kind::Equal => {}
+                    Kind::All => round.goes_on(None),
                 }
             }
             self.scratch.trail.steps.push(step);
         }
+    }
+
+    /// Notes that everything in the state is needed: the check of a candidate begins, whose facts may come from any
+    /// part of it. Paths that come back demand this, too, but there may be none.
+    pub(super) fn needs_all(&mut self) {
+        if planted!(CandidatesNeedNothing) {
+            return;
+        }
+        let frame = crate::num::few(self.state.frames.len()) - 1;
+        self.effect(Step { frame, kind: Kind::All, ..Step::default() });
     }
 
     /// Notes that the path reads the `size` bytes from r10 - depth of a frame.

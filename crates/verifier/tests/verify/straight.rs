@@ -327,6 +327,7 @@ fn each_fault_is_found() {
             NAMESAKE.replace(";raw", "").replace("r1 + 8)", "r1 + 24)").replace("r2 < 16", "r2 < 32")
         }
         Fault::SearchesUnmarked => NAMESAKE_ORDER.replace(";raw", "").replace("r2 < 256", "r2 < 32"),
+        Fault::CandidatesNeedNothing => NAMESAKE_CANDIDATE.replace(";raw", ""),
         Fault::PairsHaveOne => counted().replace(";raw", "").replace("r2 < 33", "r2 < 17"),
         other => panic!("{other:?} is none of these"),
     };
@@ -728,4 +729,43 @@ fn a_pointer_that_is_not_read_bounds_a_number_on_its_path_only() {
     // The number itself is compared, and on the only path that goes on.
     accepted(&NAMESAKE_POINTER.replace("if r6 < r7 goto k", "if r3 < 32 goto out"));
     refused(&NAMESAKE_POINTER.replace("if r6 < r7 goto k", "if r3 < 31 goto out"));
+}
+
+/// An unread spill of a stack pointer shows the relation `r4 + 1 <= r3`, by which no path comes back to the loop.
+const NAMESAKE_CANDIDATE: &str = ";raw
+    if r2 < 32 goto out
+    r3 = *(u8 *)(r1 + 0)
+    r3 &= 63
+    r5 = r3
+    r6 = r10
+    r6 += -512
+    r6 += r3
+    r7 = r10
+    r7 += -480
+    if r6 < r7 goto k
+    *(u64 *)(r10 - 8) = r6
+    k: r4 = 31
+    head: if r4 >= r3 goto back
+    r1 += r3
+    r0 = *(u8 *)(r1 - 32)
+    goto out
+    back: r4 = *(u8 *)(r1 + 1)
+    goto head
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_pointer_that_is_not_read_shows_a_candidate_on_its_path_only() {
+    // The path without the spill reads in front of its buffer, or goes round for ever.
+    refused(NAMESAKE_CANDIDATE);
+    let endless = NAMESAKE_CANDIDATE
+        .replace("if r4 >= r3 goto back", "if r4 < r3 goto out")
+        .replace("r1 += r3\n    r0 = *(u8 *)(r1 - 32)\n    goto out\n    back: ", "");
+    refused(&endless);
+    for program in [NAMESAKE_CANDIDATE, &endless] {
+        // The number itself is compared; or only the path with the spill comes to the loop.
+        accepted(&program.replace("if r6 < r7 goto k", "if r3 < 32 goto out"));
+        accepted(&program.replace("if r6 < r7 goto k", "if r6 < r7 goto out"));
+        refused(&program.replace("if r6 < r7 goto k", "if r3 < 31 goto out"));
+    }
 }

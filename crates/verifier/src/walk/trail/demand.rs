@@ -11,6 +11,7 @@
 
 use bpf_isa::{MAX_CALL_DEPTH, Reg};
 
+use crate::by_name;
 use crate::env::Region;
 use crate::faults::planted;
 use crate::lens::{self, Bytes as Length};
@@ -163,7 +164,7 @@ impl Needed {
     }
 
     /// Forgets registers that are not live, and numbers that are not exact. Returns whether there were any.
-    fn loosen_regs(&self, regs: &mut [Value; 11], related: Option<&[u32]>) -> bool {
+    fn loosen_regs(&self, regs: &mut [Value; 11], related: Option<Related<'_>>) -> bool {
         let mut any = false;
         for (r, v) in regs.iter_mut().enumerate().take(Reg::R10.index()) {
             if v.is_uninit() || is_related(v, related) {
@@ -182,7 +183,7 @@ impl Needed {
     }
 
     /// Forgets stack values that are not live or exact. Returns whether there were any.
-    fn loosen_stack(&self, frame: &mut Frame, related: Option<&[u32]>) -> bool {
+    fn loosen_stack(&self, frame: &mut Frame, related: Option<Related<'_>>) -> bool {
         // Bytes that are needed and implicitly fresh become explicitly fresh; other bytes may be anything.
         if let Some(last) = self.live_bytes.last() {
             frame.grow(last + 1);
@@ -401,21 +402,30 @@ fn names_that_say_more(state: &State, needed: &[Needed], names: &mut Vec<u32>) {
     }
 }
 
-fn is_related(v: &Value, names: Option<&[u32]>) -> bool {
-    let related = |names: &[u32]| v.id < FIRST_FREE_ID || names.binary_search(&v.id).is_ok();
-    v.id != 0 && v.is_scalar() && names.is_some_and(related)
+/// The values that a search by name may have found: those with these names, sorted.
+#[derive(Clone, Copy)]
+struct Related<'a> {
+    names: &'a [u32],
+    /// Whether a search may have looked at pointers, too.
+    pointers: bool,
+}
+
+fn is_related(v: &Value, related: Option<Related<'_>>) -> bool {
+    let Some(Related { names, pointers }) = related else { return false };
+    let id = v.line_id();
+    id != 0 && (v.is_scalar() || pointers && v.is_pointer()) && (id < FIRST_FREE_ID || names.binary_search(&id).is_ok())
 }
 
 /// Forgets everything in a state that is not needed, so that it covers all states that differ only there. Returns
 /// whether a value was forgotten. `needed`: the demand by frame; missing frames need nothing. `names`: an empty list if
 /// some path may have looked for numbers by their names, as rules about sums and definitions do. Numbers whose bounds
-/// such a rule may have found stay.
+/// such a rule may have found stay, and pointers if such a rule has looked at one ([`by_name`]).
 pub(in crate::walk) fn forget_unneeded(state: &mut State, needed: &[Needed], names: Option<&mut Vec<u32>>) -> bool {
     let related = names.map(|names| {
         related_names(state, names);
         names_that_say_more(state, needed, names);
         names.sort_unstable();
-        names.as_slice()
+        Related { names, pointers: by_name::is_pointer_noted() }
     });
     let mut any = false;
     state.min_len.forget_all_but(&needed.first().copied().unwrap_or_default().lengths);

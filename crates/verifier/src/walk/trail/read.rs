@@ -39,6 +39,8 @@ pub(super) enum Kind {
     Equal,
     /// The instruction of the next entry writes a number to a register that the length of the region `frame` bounds.
     LengthFlows,
+    /// A candidate begins here, of which facts come from any part of the state.
+    All,
 }
 
 /// An entry of the trail. The reads and writes of an instruction's memory precede its entry.
@@ -145,6 +147,7 @@ impl Reader<'_> {
                 let flows = d.frame(f).exact_bytes.any(from, to);
                 self.flow(d, flows);
             }
+            Kind::All => d.set_all(f + 1),
         }
     }
 
