@@ -108,20 +108,20 @@ fn contained_programs_do_the_same() {
     }
 }
 
-/// The speed programs, and how many of them cannot be contained.
+/// The speed programs. Under an emulator, which takes minutes to verify them all, every second one.
 #[test]
 fn the_speed_programs_do_the_same() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/programs");
     let engine = engine();
     let linker = Linker::<()>::new(&engine);
     let (mut contained, mut refused) = (0, Vec::new());
-    for file in std::fs::read_dir(folder).unwrap() {
-        let path = file.unwrap().path();
+    let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|ext| ext == "o"));
+    paths.sort();
+    let step = if bpf_testkit::emulated() { 2 } else { 1 };
+    for path in paths.iter().step_by(step) {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
-        let bytes = std::fs::read(&path).unwrap();
-        if path.extension().is_none_or(|ext| ext != "o") {
-            continue;
-        }
+        let bytes = std::fs::read(path).unwrap();
         let Ok(code) = bpf_testkit_elf::section(&bytes, "bench") else { continue };
         // Programs that the verifier refuses are run with checks.
         let plain = match linker.loader::<Raw>().hybrid().bytes(&name, &code) {
@@ -143,7 +143,7 @@ fn the_speed_programs_do_the_same() {
         assert!(memory == other, "{name}: memory differs");
         contained += 1;
     }
-    assert!(contained > 20 && refused.is_empty(), "{contained} contained; {refused:#?}");
+    assert!(contained > 20 / step && refused.is_empty(), "{contained} contained; {refused:#?}");
 }
 
 /// A section of an object, as the benches read it.
