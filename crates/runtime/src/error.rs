@@ -292,12 +292,6 @@ pub enum LoadError {
         /// The program.
         program: String,
     },
-    /// [`crate::Loader::contained`] with [`crate::Loader::yields`]: a contained program sleeps nowhere.
-    #[error("program `{program}` is to be contained and to yield: leave out `Loader::yields` or `contained`")]
-    YieldsContained {
-        /// The program.
-        program: String,
-    },
     /// A contained program makes tail calls, which only patched jumps make without an indirect branch.
     #[error(
         "program `{program}` is to be contained and makes tail calls, which needs `Config::direct_tail_calls` and \

@@ -56,6 +56,8 @@ pub(crate) struct Checker<'a> {
     /// The kept point that the segment began at; `None` for the program's entry.
     segment: Option<usize>,
     starts: bool,
+    /// Instructions that jumps lead back to, ascending, if runs may yield there.
+    heads: Vec<InsnIdx>,
     /// Coverage is assumed, not proven, so the walk proves nothing ([`explore`]).
     believes: bool,
 }
@@ -100,6 +102,15 @@ pub fn explore(
     Ok(checker.fuel)
 }
 
+/// The instructions that jumps lead back to, ascending.
+fn heads_of(program: &Program) -> Vec<InsnIdx> {
+    let backward = |flow: &bpf_isa::Flow| flow.target.filter(|target| *target <= flow.at);
+    let mut heads: Vec<InsnIdx> = program.flow().iter().filter_map(backward).collect();
+    heads.sort_unstable();
+    heads.dedup();
+    heads
+}
+
 impl<'a> Checker<'a> {
     pub(crate) fn new(
         program: &'a Program,
@@ -111,7 +122,8 @@ impl<'a> Checker<'a> {
         let notes = Notes::new(program);
         let (pending, segment, starts) = (Vec::new(), None, true);
         let (pc, waiting, believes) = (InsnIdx(0), 0, false);
-        Checker { program, env, notes, pc, kept, guide, fuel, pending, waiting, segment, starts, believes }
+        let heads = if env.sleepable && env.yields { heads_of(program) } else { Vec::new() };
+        Checker { program, env, notes, pc, kept, guide, fuel, pending, waiting, segment, starts, heads, believes }
     }
 
     fn run(&mut self) -> Res<()> {
@@ -124,9 +136,6 @@ impl<'a> Checker<'a> {
         // A global function must be safe for all arguments, which the core does not check.
         if self.env.global_functions.iter().any(Option::is_some) {
             return Err(Why::Unsupported("functions that are verified on their own"));
-        }
-        if self.env.sleepable && self.env.yields {
-            return Err(Why::Unsupported("programs that yield"));
         }
         if self.env.exception.is_some() {
             return Err(Why::Unsupported("exception callbacks"));
@@ -172,6 +181,9 @@ impl<'a> Checker<'a> {
             let slots = state.top().map_or(0, |top| top.stack.cells().len());
             let size = state.known.names().len() / 16 + state.known.rows().len() + slots / 64;
             self.spend(1 + size as u64)?;
+            if self.heads.binary_search(&self.pc).is_ok() {
+                self.at_head(&mut state)?;
+            }
             let point = Point { pc: self.pc, from: self.segment, starts: self.starts, state: &state };
             match self.guide.advise(&point) {
                 Advice::Step => {}

@@ -7,8 +7,9 @@
 //! ([`bpf_analysis::Contained`]). Dead code is determined by the walk; reaching it stops the run.
 //!
 //! Invariants: an object is one that the program was given (its frame, the context, a region, a map's value, or memory
-//! that a function returned). The start of a held object is stored in its home on every path. A program that the
-//! analysis cannot follow is refused with the instruction ([`Uncontained`]).
+//! that a function returned). The start of a held object is stored in its home on every path. An object that others may
+//! free while the run sleeps is not accessed after a sleep, whether the walk let the program sleep there or not. A
+//! program that the analysis cannot follow is refused with the instruction ([`Uncontained`]).
 
 use bpf_analysis::{
     BlockId, Cfg, Confined, Contained, ContextAccess, Extent, Facts, Hold, Home, MemKind, Object, Passed, Place,
@@ -16,6 +17,7 @@ use bpf_analysis::{
 use bpf_isa::{AccessKind, AluOp, Callee, Imm64, Insn, InsnIdx, Program, Reg, Size, Src, SubprogId, Width};
 
 use crate::contract::{Access, ArgKind, Effect, Env, FieldKind, HelperProto, KnownMap, MemSet, Ret};
+use crate::faults::planted;
 use bpf_uapi::{Helper, MapType, MapTypes};
 
 /// The reason why a program cannot be contained.
@@ -100,7 +102,10 @@ const MAX_BLOCKS: usize = 1 << 15;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Class {
     /// A map's value.
-    Map,
+    Map {
+        /// Whether the value exists as long as the map, and is the same one in every execution slot.
+        lasts: bool,
+    },
     /// Memory that a function returned, valid for the run.
     Mem,
     /// A record of a ring buffer, until it is given back.
@@ -115,6 +120,33 @@ enum Target {
     Context,
     Region(u8),
     Held { bytes: u32, writable: bool, class: Class },
+}
+
+impl Target {
+    /// The one target that stands for both, if there is one.
+    fn join(self, other: Target) -> Option<Target> {
+        match (self, other) {
+            (a, b) if a == b => Some(a),
+            (
+                Target::Held { bytes, writable, class: Class::Map { .. } },
+                Target::Held { bytes: of, writable: too, class: Class::Map { .. } },
+            ) if (bytes, writable) == (of, too) => {
+                Some(Target::Held { bytes, writable, class: Class::Map { lasts: false } })
+            }
+            (Target::Frame | Target::Context | Target::Region(_) | Target::Held { .. }, _) => None,
+        }
+    }
+
+    /// Whether nobody may free the object, or give it to others, while the run sleeps: the run keeps its frames, its
+    /// context with the regions, and the maps that the program refers to.
+    fn outlasts_sleep(self) -> bool {
+        match self {
+            Target::Frame | Target::Context | Target::Region(_) => true,
+            Target::Held { class: Class::Map { lasts }, .. } => lasts || planted!(StartOutlastsSleep),
+            Target::Held { class: Class::Caller, .. } => true,
+            Target::Held { class: Class::Mem | Class::Record, .. } => false,
+        }
+    }
 }
 
 /// The abstract value of a register or of a slot of the frame.
@@ -137,7 +169,10 @@ impl Val {
     fn join(self, other: Val) -> Val {
         match (self, other) {
             (a, b) if a == b => a,
-            (Val::Ptr(a, _), Val::Ptr(b, _)) if a == b => Val::Ptr(a, None),
+            (Val::Ptr(a, at), Val::Ptr(b, to)) => match a.join(b) {
+                Some(target) => Val::Ptr(target, at.filter(|_| at == to)),
+                None => Val::Unknown,
+            },
             (Val::Number | Val::Const(_), Val::Number | Val::Const(_)) => Val::Number,
             (Val::Unknown | Val::Number | Val::Const(_) | Val::Map(_) | Val::Ptr(..), _) => Val::Unknown,
         }
@@ -209,6 +244,11 @@ impl State {
         }
     }
 
+    /// Forgets, where the run may have slept, the pointers to objects that do not outlast a sleep.
+    fn sleep(&mut self) {
+        self.forget(|val| matches!(val, Val::Ptr(target, _) if !target.outlasts_sleep()));
+    }
+
     /// Forgets the values for which `which` holds.
     fn forget(&mut self, which: impl Fn(Val) -> bool) {
         for val in self.regs[..10].iter_mut().chain(&mut self.slots).filter(|val| which(**val)) {
@@ -237,6 +277,8 @@ struct Function {
     /// Whether it stores a value that may be a pointer in its frame at a variable offset.
     scattered: bool,
     homes: u128,
+    /// Whether a run may sleep in it, or in a function that it calls.
+    sleeps: bool,
 }
 
 struct Analysis<'a> {
@@ -272,7 +314,7 @@ pub fn contain(program: &Program, env: &Env<'_>, facts: &mut Facts) -> Result<()
         program,
         env,
         facts,
-        functions: vec![Function::default(); program.subprogs().len()],
+        functions: functions(program, env, facts),
         sub: SubprogId(0),
         changed: Vec::new(),
         out: Contained { insns: vec![Confined::default(); program.insns().len()], ..Contained::default() },
@@ -305,6 +347,34 @@ pub fn contain(program: &Program, env: &Env<'_>, facts: &mut Facts) -> Result<()
     facts.context_accesses = accesses;
     facts.contained = Some(Box::new(out));
     Ok(())
+}
+
+/// Makes a summary of each function, without its arguments, that says whether a run may sleep in it.
+fn functions(program: &Program, env: &Env<'_>, facts: &Facts) -> Vec<Function> {
+    let mut functions = vec![Function::default(); program.subprogs().len()];
+    let mut calls = Vec::new();
+    for (slot, insn) in (0..).zip(program.insns()) {
+        let caller = program.subprog_of(InsnIdx(slot));
+        let proto = match *insn {
+            Insn::Call(Callee::Subprog(off)) => {
+                let callee = InsnIdx(slot).jump(off).and_then(|at| program.subprog_starting_at(at));
+                calls.extend(callee.map(|callee| (caller, callee)));
+                None
+            }
+            Insn::Call(Callee::Helper(id)) => env.helpers.get(id),
+            Insn::Call(Callee::Host(index)) => usize::try_from(index).ok().and_then(|i| env.host_functions.get(i)),
+            _other => None,
+        };
+        let sleeps = proto.is_some_and(|proto| proto.effect == Effect::Sleeps) || facts.may_yield(InsnIdx(slot));
+        functions[caller.index()].sleeps |= sleeps;
+    }
+    // A chain of calls has at most so many functions.
+    for _ in 0..bpf_isa::MAX_CALL_DEPTH {
+        for (caller, callee) in &calls {
+            functions[caller.index()].sleeps |= functions[callee.index()].sleeps;
+        }
+    }
+    functions
 }
 
 impl Analysis<'_> {
@@ -370,6 +440,9 @@ impl Analysis<'_> {
         while slot < block.end {
             if self.facts.insn(InsnIdx(slot)).dead {
                 return Ok(false);
+            }
+            if self.facts.may_yield(InsnIdx(slot)) {
+                state.sleep();
             }
             let insn = self.program.insns()[slot as usize];
             if let Some(confined) = self.confined(slot) {
@@ -478,8 +551,9 @@ impl Analysis<'_> {
             Imm64::Map(map) | Imm64::MapIdx(map) => Val::Map(map as u32),
             Imm64::MapValue { map, off } | Imm64::MapIdxValue { map, off } => match self.map(map as u32) {
                 Some(known) if known.kind == MapType::Array && !has_fields(known) => {
-                    let (bytes, writable) = (known.value_size, known.access.writes());
-                    Val::Ptr(Target::Held { bytes, writable, class: Class::Map }, Some(off.into()))
+                    let (bytes, writable, class) =
+                        (known.value_size, known.access.writes(), Class::Map { lasts: true });
+                    Val::Ptr(Target::Held { bytes, writable, class }, Some(off.into()))
                 }
                 // Addresses in an arena are numbers. Values of other maps are not accessed by constant address.
                 Some(_) | None => Val::Unknown,
@@ -685,24 +759,32 @@ impl Analysis<'_> {
     }
 
     fn call(&mut self, slot: u32, callee: Callee, state: &mut State) -> Result<(), Escape> {
-        let (passed, result) = match callee {
+        let (passed, result, sleeps) = match callee {
             Callee::Reg(_) => return Err(Escape::IndirectCall),
             Callee::Subprog(off) => {
                 let callee = InsnIdx(slot).jump(off).and_then(|at| self.program.subprog_starting_at(at));
-                (self.subprogram(callee.unwrap_or(SubprogId(0)), state), Val::Unknown)
+                let callee = callee.unwrap_or(SubprogId(0));
+                let sleeps = self.functions[callee.index()].sleeps && !planted!(CalleeNeverSleeps);
+                (self.subprogram(callee, state), Val::Unknown, sleeps)
             }
             Callee::Helper(id) => {
                 let env = self.env;
                 let proto = env.helpers.get(id).ok_or_else(|| Escape::Function(format!("helper {id}")))?;
-                self.function(slot, proto, state)?
+                let (passed, result) = self.function(slot, proto, state)?;
+                (passed, result, proto.effect == Effect::Sleeps)
             }
             Callee::Host(index) => {
                 let env = self.env;
                 let proto = usize::try_from(index).ok().and_then(|index| env.host_functions.get(index));
                 let proto = proto.ok_or_else(|| Escape::Function(format!("function {index}")))?;
-                self.function(slot, proto, state)?
+                let (passed, result) = self.function(slot, proto, state)?;
+                (passed, result, proto.effect == Effect::Sleeps)
             }
         };
+        // The call has its arguments before the run sleeps, and the result is made after.
+        if sleeps {
+            state.sleep();
+        }
         Reg::ARGS.into_iter().for_each(|reg| state.set(reg, Val::Unknown));
         state.set(Reg::R0, result);
         if let Val::Ptr(Target::Held { bytes, .. }, _) = result {
@@ -763,10 +845,12 @@ impl Analysis<'_> {
     fn function(&mut self, slot: u32, proto: &HelperProto, state: &mut State) -> Result<([Passed; 5], Val), Escape> {
         let unknown = || Escape::Function(proto.name.to_string());
         match proto.effect {
-            Effect::None | Effect::UnderLock | Effect::Enter(_) | Effect::Leave(_) => {}
+            // Whether the run may sleep here is not asked: it holds no lock, what it may not access after a sleep is
+            // forgotten at each, and a record is given back by those functions that look for it in the run's list.
+            Effect::None | Effect::UnderLock | Effect::Enter(_) | Effect::Leave(_) | Effect::Sleeps => {}
             Effect::MovesPacket => self.out.moves = true,
             Effect::TailCall => return self.tail_call(slot, state),
-            Effect::Lock(_) | Effect::Unlock(_) | Effect::Sleeps => return Err(unknown()),
+            Effect::Lock(_) | Effect::Unlock(_) => return Err(unknown()),
         }
         // Memory that the function reads behind formatted values is bounded by the walk's proofs only.
         let peeks = self.facts.formats.iter().any(|call| call.insn.0 == slot && call.known.iter().any(Option::is_some));
@@ -865,7 +949,7 @@ impl Analysis<'_> {
             let from = match target {
                 Target::Frame | Target::Held { class: Class::Caller, .. } => MemSet::STACK,
                 Target::Region(_) => MemSet::PACKET,
-                Target::Held { class: Class::Map, .. } => MemSet::MAP,
+                Target::Held { class: Class::Map { .. }, .. } => MemSet::MAP,
                 Target::Held { class: Class::Mem | Class::Record, .. } => MemSet::MEM,
                 Target::Context => return Err(refused()),
             };
@@ -876,7 +960,7 @@ impl Analysis<'_> {
                 Extent::Bytes(bytes) => self.place(target, at, 0, bytes, mem.align).map_err(|_| refused())?,
                 // At run time the length is bounded to the end of the object, so the offset must lie within the object.
                 Extent::Next { .. } => match target {
-                    Target::Held { class: Class::Caller | Class::Map | Class::Mem | Class::Record, .. }
+                    Target::Held { class: Class::Caller | Class::Map { .. } | Class::Mem | Class::Record, .. }
                     | Target::Frame
                     | Target::Region(_) => self.place(target, at, 0, 0, mem.align).map_err(|_| refused())?,
                     Target::Context => return Err(refused()),
@@ -910,7 +994,9 @@ impl Analysis<'_> {
                         && MapTypes::KEYED.contains(known.kind)
                         && proto.helper() == Some(Helper::MapLookupElem) =>
                 {
-                    held(known.value_size, known.access.writes(), Class::Map)
+                    // All execution slots share the values of an array, which exist as long as it does.
+                    let class = Class::Map { lasts: known.kind == MapType::Array };
+                    held(known.value_size, known.access.writes(), class)
                 }
                 Some(_) | None => Val::Unknown,
             },

@@ -9,6 +9,7 @@
 
 use crate::check::Checker;
 use crate::domain::{Form, Known};
+use crate::faults::planted;
 use crate::guide::Kept;
 use crate::refusal::{Res, Why};
 use crate::state::{Base, Byte, Frame, Pointer, Stack, State, Value};
@@ -40,6 +41,9 @@ impl Checker<'_> {
         }
         for (claim, frame) in claim.frames.iter().zip(&state.frames) {
             frame_covers(state, claim, frame, renaming)?;
+        }
+        if claim.sections != state.sections && !planted!(SectionsUncompared) {
+            return not("other sections are open");
         }
         let mut held: Vec<_> = state.owed().collect();
         let mut claimed = Vec::new();

@@ -20,6 +20,26 @@ mod with {
         HalfIsWhole,
         /// The bound of a remainder is one too large: it includes the divisor.
         RemainderTooSmall,
+        /// A pointer to an element of a hash, or to a per-CPU value, survives a sleep.
+        SleepKeepsElements,
+        /// An inner map and its values survive a sleep.
+        SleepKeepsInner,
+        /// Memory that a function returned survives a sleep.
+        SleepKeepsMemory,
+        /// A program may sleep while it holds a record.
+        SleepsHolding,
+        /// A program may sleep in a section.
+        SleepsInside,
+        /// A kept point covers states that are in other sections.
+        SectionsUncompared,
+        /// A run may yield where pointers were not forgotten.
+        YieldForgetsNothing,
+        /// A run may yield at the head of a loop where one path may not sleep.
+        YieldsOnOneWay,
+        /// A held object of a contained program survives a sleep.
+        StartOutlastsSleep,
+        /// A call of a function that sleeps leaves the held objects of a contained program.
+        CalleeNeverSleeps,
     }
 }
 

@@ -49,4 +49,4 @@ pub use contract::*;
 pub use domain::{Combination, Form, Interval, Knowledge, Known, Name, Num, Scalar, Step, Tnum, eval};
 pub use guide::{Advice, Answer, Guide, Kept, Point, Recorder, Recording, Replay};
 pub use refusal::{Refusal, Why};
-pub use state::{Base, Byte, Cell, Frame, Invariant, Loaded, Pointer, Stack, State, Value};
+pub use state::{Base, Byte, Cell, Frame, Invariant, Loaded, Pointer, Sections, Stack, State, Value};

@@ -8,6 +8,7 @@ use bpf_analysis::{ConstMapCall, ConstTailCall, ContextAccess, Facts, InsnFact, 
 use bpf_isa::{Insn, InsnIdx, Program, SubprogId};
 
 use crate::contract::Env;
+use crate::faults::planted;
 use crate::refusal::{Res, Why};
 
 /// Kind of memory that an instruction accesses.
@@ -46,9 +47,22 @@ impl<T: PartialEq + Copy> Same<T> {
     }
 }
 
+/// The behaviour of runs at an instruction that a jump leads back to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Head {
+    /// No path has come here.
+    #[default]
+    Unseen,
+    /// Each path that came may sleep.
+    Yields,
+    /// Some path may not sleep.
+    Stays,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Note {
     reached: bool,
+    head: Head,
     /// The kind of memory. For the context also the index of the field and the offset within it.
     access: Option<(Kind, (usize, u32))>,
 }
@@ -85,6 +99,15 @@ impl Notes {
     pub(crate) fn reached(&mut self, at: InsnIdx) {
         if let Some(note) = self.insns.get_mut(at.index()) {
             note.reached = true;
+        }
+    }
+
+    /// Notes that a path has come to the head of a loop, and whether it may not sleep there.
+    pub(crate) fn head(&mut self, at: InsnIdx, stays: bool) {
+        if let Some(note) = self.insns.get_mut(at.index())
+            && (stays && !planted!(YieldsOnOneWay) || note.head == Head::Unseen)
+        {
+            note.head = if stays { Head::Stays } else { Head::Yields };
         }
     }
 
@@ -164,6 +187,9 @@ impl Notes {
                 Kind::Mem => Some(MemKind::Mem),
                 Kind::Mixed => None,
             });
+            if note.head == Head::Yields {
+                facts.yields.push(at);
+            }
             // The second slot of a two-slot instruction never runs by itself: it is not dead, but part of the
             // instruction.
             facts.insns.push(InsnFact { dead: !note.reached && *insn != Insn::SecondSlot, memory: kind });

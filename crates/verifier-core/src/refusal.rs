@@ -83,6 +83,14 @@ pub enum Why {
     /// A legacy packet load needs the context in r6.
     #[error("a legacy packet load, and r6 is not the context")]
     NotTheContext,
+    /// A call that may sleep, where the program may not.
+    #[error("{func} may sleep, and {why}")]
+    Sleeps {
+        /// The function.
+        func: String,
+        /// Why the program may not sleep there.
+        why: &'static str,
+    },
     /// A record is still held where the program ends or is replaced.
     #[error("a record is still held")]
     Held,

@@ -16,7 +16,7 @@ pub use value::{Base, Pointer, Value};
 
 use bpf_isa::{InsnIdx, MAX_CALL_DEPTH, Program, Reg};
 
-use crate::contract::Env;
+use crate::contract::{Env, Section};
 use crate::domain::{Form, Knowledge, Known, Name};
 
 /// An active function of the call chain.
@@ -41,6 +41,25 @@ impl Frame {
     }
 }
 
+/// The sections that a sleepable program is in: for each kind, at least as many as are open. Other programs count none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Sections {
+    /// RCU read-side critical sections.
+    pub rcu: u32,
+    /// Non-preemptible regions.
+    pub preempt: u32,
+}
+
+impl Sections {
+    /// Returns the number of open sections of this kind.
+    pub(crate) fn of(&mut self, kind: Section) -> &mut u32 {
+        match kind {
+            Section::Rcu => &mut self.rcu,
+            Section::Preempt => &mut self.preempt,
+        }
+    }
+}
+
 /// A claim about every run that reaches a point of the program: a state as plain data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Invariant {
@@ -55,6 +74,8 @@ pub struct Invariant {
     /// The records that must be given back. Each is identified by a name that is 1 if the reservation succeeded and 0
     /// if it failed.
     pub held: Vec<Name>,
+    /// The open sections.
+    pub sections: Sections,
 }
 
 /// An abstract state; the head of the module says for which runs it stands.
@@ -64,6 +85,7 @@ pub struct State {
     pub(crate) lengths: Vec<Form>,
     pub(crate) frames: Vec<Frame>,
     pub(crate) held: Vec<Name>,
+    pub(crate) sections: Sections,
 }
 
 /// Whether all names are below `count` and pairwise distinct.
@@ -88,7 +110,7 @@ impl State {
         } else {
             frame.regs[1] = Value::Pointer(Pointer::start(Base::Context));
         }
-        Some(State { known, lengths, frames: vec![frame], held: Vec::new() })
+        Some(State { known, lengths, frames: vec![frame], held: Vec::new(), sections: Sections::default() })
     }
 
     /// The state that assumes an invariant; `None` if the invariant refers to a name, frame, region, map or instruction
@@ -119,6 +141,7 @@ impl State {
             lengths: claim.lengths.clone(),
             frames: claim.frames.clone(),
             held: claim.held.clone(),
+            sections: claim.sections,
         })
     }
 
@@ -142,6 +165,11 @@ impl State {
         &self.held
     }
 
+    /// The open sections.
+    pub fn sections(&self) -> Sections {
+        self.sections
+    }
+
     /// The state as plain data.
     pub fn to_invariant(&self) -> Invariant {
         Invariant {
@@ -150,6 +178,7 @@ impl State {
             lengths: self.lengths.clone(),
             frames: self.frames.clone(),
             held: self.held.clone(),
+            sections: self.sections,
         }
     }
 
@@ -196,12 +225,22 @@ impl State {
 
     /// Removes every value for which `gone` answers true: a register becomes unset, a stack cell is dropped.
     pub(crate) fn forget(&mut self, gone: impl Fn(&Value) -> bool) {
-        for frame in &mut self.frames {
-            for value in frame.regs.iter_mut().filter(|v| gone(v)) {
-                *value = Value::Unset;
-            }
-            frame.stack.forget(&gone);
-        }
+        forget_in(&mut self.frames, gone);
+    }
+
+    /// Forgets, where the run may have slept, every pointer that does not outlast a sleep.
+    ///
+    /// Claim: the remaining pointers lead to memory that the run keeps while it sleeps. Proof: the run keeps its stack,
+    /// its context with the regions, and the maps that the program refers to ([`Env::sleepable`]); these are all that
+    /// [`Base::outlasts_sleep`] lets remain. A pointer that is known to be null is a number.
+    pub(crate) fn sleep(&mut self, env: &Env<'_>) {
+        let State { known, frames, .. } = self;
+        let is_null = |n: Name| known.names().get(n.index()).and_then(|k| k.word.as_const()) == Some(0);
+        let gone = |value: &Value| match value {
+            Value::Pointer(pointer) => !pointer.base.outlasts_sleep(env) && !pointer.present.is_some_and(is_null),
+            Value::Unset | Value::Number(_) => false,
+        };
+        forget_in(frames, gone);
     }
 
     /// Replaces a form by a name in every register and stack cell. The name is congruent to the form modulo 2^64.
@@ -215,5 +254,15 @@ impl State {
             frame.regs.iter_mut().for_each(rename);
             frame.stack.values_mut().for_each(rename);
         }
+    }
+}
+
+/// Removes every value of the frames for which `gone` answers true.
+fn forget_in(frames: &mut [Frame], gone: impl Fn(&Value) -> bool) {
+    for frame in frames {
+        for value in frame.regs.iter_mut().filter(|v| gone(v)) {
+            *value = Value::Unset;
+        }
+        frame.stack.forget(&gone);
     }
 }

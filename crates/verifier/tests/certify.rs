@@ -10,6 +10,8 @@ mod loop_programs;
 #[allow(dead_code, reason = "another binary uses the rest")]
 #[path = "verify/mutants.rs"]
 mod mutants;
+#[path = "certify/sleeping.rs"]
+mod sleeping;
 #[path = "verify/watched.rs"]
 mod watched;
 

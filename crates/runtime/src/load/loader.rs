@@ -294,8 +294,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// wherever one of its loops begins a round: pointers that do not outlast a call that may sleep end there. It does
     /// not yield while it holds a lock, a record, a reference or an iterator over bits, between `bpf_rcu_read_lock` and
     /// `bpf_rcu_read_unlock`, in a callback, or in a global function. Its work is counted, as with [`Loader::budget`].
-    /// Programs that yield are not contained ([`LoadError::YieldsContained`]), and are compiled with
-    /// [`OptLevel::Speed`].
+    /// Programs that yield are compiled with [`OptLevel::Speed`].
     ///
     /// [`RunLimits::yield_every`]: crate::RunLimits::yield_every
     pub fn yields(mut self, yields: bool) -> Self {
@@ -596,7 +595,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             let (code, layout, proof) = (Some(code.code()), C::layout(), &NO_PROOF);
             let loading = Loading { linker, name, layout, code, own_struct, shared: true, proof };
             let instructions = program.insns().len();
-            let proof = loading.prove(program, &references, fuel).map(|proof| proof.to_bytes());
+            let how = self.how.of(Some(of.section()), &references);
+            let proof = loading.prove(how, program, &references, fuel).map(|proof| proof.to_bytes());
             reports.push(ProofReport { program: name.to_owned(), instructions, proof });
         }
         Ok(reports)

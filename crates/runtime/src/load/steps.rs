@@ -170,9 +170,6 @@ impl<H: 'static> Loading<'_, H> {
         if how.contained && how.privileged {
             return Err(LoadError::PrivilegedContained { program: self.name.to_owned() });
         }
-        if how.contained && how.yields {
-            return Err(LoadError::YieldsContained { program: self.name.to_owned() });
-        }
         // If nothing is to be settled, the program is not moved: a move copies a dozen cache lines.
         if let Some(references) = &mut references {
             program = references.bind_places(self.name, program)?;
@@ -270,10 +267,18 @@ impl<H: 'static> Loading<'_, H> {
     }
 
     /// Looks for a proof of the program.
-    pub(super) fn prove(&self, program: Program, references: &References, fuel: u64) -> Result<Proof, Refusal> {
+    pub(super) fn prove(
+        &self,
+        how: How,
+        program: Program,
+        references: &References,
+        fuel: u64,
+    ) -> Result<Proof, Refusal> {
         let Loading { linker, name, layout, code, proof, .. } = *self;
         let subject = Subject { name, references, layout, helpers: &linker.prototypes(layout), code, proof };
-        verify::prove(&linker.engine, &subject, program, fuel)
+        let How { sleepable, yields, .. } = how;
+        let options = verify::Options { sleepable, yields, interface: true, ..verify::Options::default() };
+        verify::prove(&linker.engine, &subject, program, options, fuel)
     }
 
     /// Compiles the program for the engine's mode.
@@ -299,7 +304,7 @@ impl<H: 'static> Loading<'_, H> {
             }
             _ => None,
         };
-        let budget = how.budget.unwrap_or_else(|| match how.yields && !facts.needs_budget {
+        let budget = how.budget.unwrap_or_else(|| match how.yields && !how.contained && !facts.needs_budget {
             // Counted so that it yields; the verifier has proven that it ends.
             true => config.budget.unwrap_or(u64::MAX),
             false => config.run_budget(),

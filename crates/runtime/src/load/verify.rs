@@ -113,9 +113,9 @@ pub(crate) fn prove(
     engine: &Engine,
     subject: &Subject<'_>,
     program: Program,
+    options: Options,
     fuel: u64,
 ) -> Result<Proof, bpf_verifier::Refusal> {
-    let options = Options { interface: true, ..Options::default() };
     with_env(engine, subject, &[], program, options, |program, env| Proof::search(&program, env, fuel))
 }
 

@@ -4,7 +4,8 @@
 //! memory, of registers, of stack slots, and of loops. Approach: a generator makes programs of look-ups, accesses,
 //! spills, records, waits and loops, and uses stale pointers now and then. Accepted programs are run in the
 //! interpreter, which knows what a run may access, with a host that replaces elements and holds other slots while a run
-//! waits or has yielded. An access beyond what the run may use is a violation. Machine code then computes the same.
+//! waits or has yielded. An access beyond what the run may use is a violation. Machine code then computes the same,
+//! contained and not.
 
 use bpf_runtime::{
     AsyncCaller, Config, Engine, Linker, LoadError, Map, MapDef, MapType, Mode, Raw, RunError, RunLimits, assemble,
@@ -22,6 +23,8 @@ pub(crate) enum Outcome {
     Refused,
     /// The program has run, with so many sleeps.
     Ran(u32),
+    /// The program has run, with so many sleeps, and cannot be contained.
+    Uncontained(u32),
     /// The program has accessed memory that it may not use, or machine code differs.
     Violation(String),
 }
@@ -215,6 +218,8 @@ impl Generator<'_, '_> {
 /// The engines that a program is run in, with their maps.
 pub(crate) struct Sleepers {
     machine: Side,
+    /// For machine code of contained programs: records of runs stay in the ring buffer, so that each has its own.
+    contained: Side,
     interpreter: Side,
 }
 
@@ -274,9 +279,10 @@ impl Side {
     }
 
     /// Runs the program: its result, and how often it has slept.
-    fn run(&self, text: &str, every: Option<u64>) -> Result<(Result<u64, RunError>, u32), LoadError> {
+    fn run(&self, text: &str, every: Option<u64>, contained: bool) -> Result<(Result<u64, RunError>, u32), LoadError> {
         let maps = self.maps.each_ref();
         let loader = self.linker.loader::<Raw>().sleepable(true).yields(every.is_some()).maps(&maps);
+        let loader = if contained { loader.contained() } else { loader };
         let program = loader.insns("random", assemble(text).expect("a program"))?;
         let limits = every.map_or_else(RunLimits::new, |every| RunLimits::new().yield_every(every));
         self.change(0);
@@ -309,14 +315,18 @@ impl Side {
 impl Sleepers {
     /// The engines.
     pub(crate) fn new() -> Sleepers {
-        Sleepers { machine: Side::new(None), interpreter: Side::new(Some(Mode::Interpreter)) }
+        Sleepers {
+            machine: Side::new(None),
+            contained: Side::new(None),
+            interpreter: Side::new(Some(Mode::Interpreter)),
+        }
     }
 
     /// Makes a program by these choices, and runs it: without yielding, or yielding at every head of a loop.
     pub(crate) fn check(&self, choices: &mut Choices<'_>) -> Outcome {
         let every = (choices.below(2) == 0).then(|| u64::from(1 + choices.below(3)));
         let text = generate(choices);
-        let (result, slept) = match self.interpreter.run(&text, every) {
+        let (result, slept) = match self.interpreter.run(&text, every, false) {
             Ok(ran) => ran,
             Err(LoadError::Verifier { .. }) => return Outcome::Refused,
             Err(error) => return Outcome::Violation(format!("{error}\n{text}")),
@@ -325,11 +335,17 @@ impl Sleepers {
             Ok(r0) => r0,
             Err(error) => return Outcome::Violation(format!("{error}\nevery {every:?}\n{text}")),
         };
-        match self.machine.run(&text, every) {
-            Ok((Ok(r0), also)) if (r0, also) == (expected, slept) => Outcome::Ran(slept),
-            other => {
-                Outcome::Violation(format!("interpreted {expected} with {slept} sleeps, compiled {other:?}\n{text}"))
+        for (contained, side) in [(false, &self.machine), (true, &self.contained)] {
+            match side.run(&text, every, contained) {
+                Ok((Ok(r0), also)) if (r0, also) == (expected, slept) => {}
+                // A pointer leads to different objects on two paths.
+                Err(LoadError::Uncontained { .. }) => return Outcome::Uncontained(slept),
+                other => {
+                    let what = format!("interpreted {expected} with {slept} sleeps, contained {contained}: {other:?}");
+                    return Outcome::Violation(format!("{what}\n{text}"));
+                }
             }
         }
+        Outcome::Ran(slept)
     }
 }

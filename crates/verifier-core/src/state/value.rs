@@ -2,6 +2,7 @@
 
 use crate::contract::{Env, KnownMap, MapType};
 use crate::domain::{Form, Name};
+use crate::faults::planted;
 
 /// The object that a pointer points into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,7 +22,7 @@ pub enum Base {
     Inner(u32),
     /// A value of a map that was found in this map of maps.
     InnerValue(u32),
-    /// Memory that a function returned, valid until the run ends.
+    /// Memory that a function returned, valid until the run ends or sleeps.
     Memory {
         /// Its size in bytes.
         size: u32,
@@ -44,6 +45,29 @@ impl Base {
             Base::Map(map) | Base::MapValue(map) => env.maps.get(map as usize),
             Base::Inner(map) | Base::InnerValue(map) => env.maps.get(map as usize)?.inner.as_deref(),
             Base::Context | Base::Stack(_) | Base::Region(_) | Base::Memory { .. } | Base::Record { .. } => None,
+        }
+    }
+}
+
+impl Base {
+    /// Whether nobody may free or move the object, or give it to others, while the run sleeps.
+    ///
+    /// The run keeps its stack, its context with the regions, and the maps that the program refers to. The values of an
+    /// array that all execution slots share exist as long as the array. Elements of other maps may be freed after a
+    /// grace period; a per-CPU value belongs to the slot that the run gives up; a map of maps keeps its inner maps, and
+    /// with these their values, until the host replaces them. Memory of a function is promised for as long as the run
+    /// holds its guard.
+    pub(crate) fn outlasts_sleep(self, env: &Env<'_>) -> bool {
+        match self {
+            Base::Context | Base::Stack(_) | Base::Region(_) | Base::Map(_) => true,
+            Base::MapValue(map) => {
+                let array = env.maps.get(map as usize).is_some_and(|def| def.kind == MapType::Array);
+                array || planted!(SleepKeepsElements)
+            }
+            Base::Inner(_) | Base::InnerValue(_) => planted!(SleepKeepsInner),
+            Base::Memory { .. } => planted!(SleepKeepsMemory),
+            // The owner of a record that is held keeps a run from sleeping.
+            Base::Record { .. } => planted!(SleepsHolding),
         }
     }
 }

@@ -9,8 +9,9 @@ use super::memory::Place;
 use crate::check::{Checker, Flow};
 use crate::contract::{ArgKind, Effect, HelperProto, KnownMap, MapTypes, MemArg, MemSet, Ret};
 use crate::domain::{Form, Known, Name, Scalar};
+use crate::faults::planted;
 use crate::refusal::{Res, Why};
-use crate::state::{Base, Frame, Pointer, State, Value};
+use crate::state::{Base, Frame, Pointer, Sections, State, Value};
 
 /// Findings about the arguments of one call.
 #[derive(Default)]
@@ -111,9 +112,19 @@ impl<'a> Checker<'a> {
             self.write_argument(state, *place, *least);
         }
         match proto.effect {
-            // No program that the core accepts sleeps, so nothing depends on sections.
-            Effect::None | Effect::UnderLock | Effect::Enter(_) | Effect::Leave(_) => {}
-            Effect::Sleeps => return Err(Why::Unsupported("calls that may sleep")),
+            Effect::None | Effect::UnderLock => {}
+            Effect::Sleeps => self.sleep(state, proto)?,
+            // In a program that may not sleep, nothing depends on sections.
+            Effect::Enter(_) | Effect::Leave(_) if !self.env.sleepable => {}
+            Effect::Enter(section) => {
+                let open = state.sections.of(section);
+                *open = open.checked_add(1).ok_or(Why::Unsupported("so many sections"))?;
+            }
+            // A call that ends no section has no effect.
+            Effect::Leave(section) => {
+                let open = state.sections.of(section);
+                *open = open.saturating_sub(1);
+            }
             Effect::TailCall if self.env.sleepable => {
                 return Err(Why::Unsupported("tail calls of a sleepable program"));
             }
@@ -145,6 +156,46 @@ impl<'a> Checker<'a> {
         }
         state.set(Reg::R0, result);
         Ok(Flow::Next)
+    }
+
+    /// Returns why the run may not sleep in this state. It holds no lock and is in no callback: the core refuses both.
+    fn awake(&self, state: &State) -> Option<&'static str> {
+        if !self.env.sleepable {
+            Some("the program is not sleepable")
+        } else if state.sections != Sections::default() && !planted!(SleepsInside) {
+            Some("it may be inside a section in which it may not")
+        } else if state.owed().next().is_some() && !planted!(SleepsHolding) {
+            Some("it may hold a record")
+        } else {
+            None
+        }
+    }
+
+    /// Handles a call at which the run may sleep. The arguments have been checked: the function has them before it
+    /// sleeps.
+    fn sleep(&mut self, state: &mut State, proto: &HelperProto) -> Res<()> {
+        if let Some(why) = self.awake(state) {
+            return Err(Why::Sleeps { func: proto.name.to_string(), why });
+        }
+        self.pay(state)?;
+        state.sleep(self.env);
+        Ok(())
+    }
+
+    /// Handles the arrival at the head of a loop, where a run may yield if it comes over a jump back. A run yields only
+    /// at heads at which no path arrives that may not sleep ([`crate::notes::Notes::head`]).
+    ///
+    /// Claim: a run that yields at a head is in a state that was put to sleep there. Proof: a run comes back to a head
+    /// over a jump only, and each state that a walk brings to an instruction passes here before it is covered or
+    /// steps.
+    pub(crate) fn at_head(&mut self, state: &mut State) -> Res<()> {
+        let stays = self.awake(state).is_some();
+        self.notes.head(self.pc, stays);
+        if !stays && !planted!(YieldForgetsNothing) {
+            self.pay(state)?;
+            state.sleep(self.env);
+        }
+        Ok(())
     }
 
     /// Gives each region an unknown address and length: pointers into regions are forgotten.

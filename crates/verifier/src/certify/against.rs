@@ -22,7 +22,8 @@ pub enum Part {
     Maps,
     /// The contents of those of these maps that are frozen.
     Constants,
-    /// Settings of the engine and the loader: bytes of a frame, whether the program returns something.
+    /// Settings of the engine and the loader: bytes of a frame, whether the program returns something, whether it
+    /// yields.
     Settings,
 }
 
@@ -60,7 +61,7 @@ impl Against {
                 Part::Functions => functions(program, env, &mut hasher),
                 Part::Maps => each_map(program, env, |index, map| known_map(index, map, &mut hasher)),
                 Part::Constants => each_map(program, env, |_, map| map.frozen.hash(&mut hasher)),
-                Part::Settings => (env.frame_bytes, env.void).hash(&mut hasher),
+                Part::Settings => (env.frame_bytes, env.void, env.sleepable && env.yields).hash(&mut hasher),
             }
             hasher.folded()
         }))

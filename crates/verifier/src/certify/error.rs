@@ -5,7 +5,7 @@ use bpf_verifier_core::Refusal;
 use super::against::Part;
 
 /// The version of the form of proofs that is read and written here.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// Why a program is not accepted by a proof.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -12,7 +12,7 @@
 use bpf_isa::InsnIdx;
 use bpf_verifier_core::{
     Advice, Answer, Base, Byte, Cell, Combination, Form, Frame, Interval, Invariant, Kept, Known, Name, Pointer,
-    Recording, Scalar, Stack, Step, Tnum, Value,
+    Recording, Scalar, Sections, Stack, Step, Tnum, Value,
 };
 
 use super::certificate::Certificate;
@@ -153,7 +153,7 @@ impl Writer {
     }
 
     fn kept(&mut self, kept: &Kept) {
-        let Invariant { names, rows, lengths, frames, held } = &kept.claim;
+        let Invariant { names, rows, lengths, frames, held, sections } = &kept.claim;
         self.number(kept.at.0.into());
         self.count(names.len());
         names.iter().for_each(|known| self.known(known));
@@ -163,6 +163,8 @@ impl Writer {
         frames.iter().for_each(|frame| self.frame(frame));
         self.count(held.len());
         held.iter().for_each(|n| self.number(n.0.into()));
+        self.number(sections.rcu.into());
+        self.number(sections.preempt.into());
         self.forms(&kept.rank);
     }
 
@@ -438,7 +440,8 @@ impl<'a> Reader<'a> {
         let at = InsnIdx(self.number()?);
         let (names, rows, lengths) = (self.list(Self::known)?, self.forms()?, self.forms()?);
         let (frames, held) = (self.list(Self::frame)?, self.list(Self::name)?);
-        let claim = Invariant { names, rows, lengths, frames, held };
+        let sections = Sections { rcu: self.number()?, preempt: self.number()? };
+        let claim = Invariant { names, rows, lengths, frames, held, sections };
         Ok(Kept { at, claim, rank: self.forms()? })
     }
 

@@ -10,7 +10,8 @@ use std::collections::{BTreeSet, HashMap};
 use bpf_analysis::RegSet;
 use bpf_isa::{InsnIdx, Reg};
 use bpf_verifier_core::{
-    Base, Byte, Cell, Form, Frame, Invariant, Kept, Knowledge, Known, Name, Pointer, Scalar, Stack, State, Value,
+    Base, Byte, Cell, Form, Frame, Invariant, Kept, Knowledge, Known, Name, Pointer, Scalar, Sections, Stack, State,
+    Value,
 };
 
 use super::multipliers;
@@ -137,8 +138,8 @@ pub(super) struct Points {
     flags: BTreeSet<i128>,
 }
 
-/// The instruction, the chain of calls, and the partition's tags.
-type Key = (InsnIdx, Chain, Vec<Tag>);
+/// The instruction, the chain of calls, the open sections, and the partition's tags.
+type Key = (InsnIdx, Chain, Sections, Vec<Tag>);
 
 /// The number at a place; for a pointer, its offset.
 pub(super) fn number_at(lengths: &[Form], frames: &[Frame], place: Place) -> Option<Form> {
@@ -222,7 +223,7 @@ impl Points {
                 tags.extend(cells.filter(|tag| *tag != Tag::Number));
             }
         }
-        (at, chain(state.frames()), tags)
+        (at, chain(state.frames()), state.sections(), tags)
     }
 
     /// The points in the core's form, with these ranks.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use bpf_analysis::Facts;
 use bpf_interp::{Caller, Env as Host, HostMemory, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{Imm64, Insn, InsnIdx, Program, Size};
-use bpf_verifier::{Access, ArgKind, ContextLayout, Effect, Env, FieldKind, HelperProto, KnownMap, Ret};
+use bpf_verifier::{Access, ArgKind, ContextLayout, Effect, Env, FieldKind, HelperProto, KnownMap, MapType, Ret};
 
 use crate::Random;
 
@@ -25,6 +25,8 @@ const MARGIN: usize = 64;
 const MAP_TAG: u64 = 0x00de_0000_0000_0000;
 /// Set in the reference of a map that was found in the map of that number.
 const INNER: u64 = 1 << 15;
+/// The bit from which the reference of such a map has the number of sleeps before it was found.
+const SLEEPS: u32 = 24;
 /// Most bytes that a function reads or writes.
 const MOST: u64 = 1 << 16;
 
@@ -66,6 +68,16 @@ struct World<'e> {
     context: Option<usize>,
     regions: Vec<usize>,
     records: BTreeSet<usize>,
+    /// Memory that functions returned.
+    returned: Vec<usize>,
+    /// How often the run has slept.
+    sleeps: u64,
+    /// How many sections of each kind are open.
+    sections: [u32; 2],
+    /// Branches back and calls of a run that yields.
+    ticks: u64,
+    /// The reason why a sleep was wrong.
+    wrong: Option<&'static str>,
     /// Numbers and bytes given to functions: both runs give the same.
     seen: Vec<u64>,
     hash: u64,
@@ -94,6 +106,11 @@ impl<'e> World<'e> {
             context: None,
             regions: Vec::new(),
             records: BTreeSet::new(),
+            returned: Vec::new(),
+            sleeps: 0,
+            sections: [0; 2],
+            ticks: 0,
+            wrong: None,
             seen: Vec::new(),
             hash: 0,
             ended: false,
@@ -196,8 +213,38 @@ impl<'e> World<'e> {
     fn map(&self, reference: u64) -> Option<&'e KnownMap> {
         let env = self.env;
         let number = (reference & !(0xff << 16)).checked_sub(MAP_TAG)?;
+        let (sleeps, number) = (number >> SLEEPS, number & ((1 << SLEEPS) - 1));
         let map = env.maps.get(usize::try_from(number & !INNER).ok()?)?;
-        if number & INNER == 0 { Some(map) } else { map.inner.as_deref() }
+        match number & INNER {
+            0 => Some(map),
+            _inner => map.inner.as_deref().filter(|_| sleeps == self.sleeps),
+        }
+    }
+
+    /// Takes away all memory that others may free while the run sleeps.
+    fn sleep(&mut self) -> Result<(), &'static str> {
+        if !self.env.sleepable {
+            return Err("it sleeps, and is not sleepable");
+        }
+        if self.sections != [0; 2] {
+            return Err("it sleeps in a section");
+        }
+        if !self.records.is_empty() {
+            return Err("it sleeps with a record");
+        }
+        self.sleeps += 1;
+        let maps = self.env.maps;
+        let lasts = |reference: u64| {
+            let map = maps.get((reference & (INNER - 1)) as usize);
+            reference & INNER == 0 && map.is_some_and(|map| map.kind == MapType::Array)
+        };
+        let ended = |(reference, _): &(u64, Vec<u8>)| !lasts(*reference);
+        let elements: Vec<usize> = self.values.iter().filter(|(key, _)| ended(key)).map(|(_, at)| *at).collect();
+        self.values.retain(|key, _| !ended(key));
+        for object in elements.into_iter().chain(std::mem::take(&mut self.returned)) {
+            self.objects[object].lives = false;
+        }
+        Ok(())
     }
 
     fn reference(&self, map: i32, inner: u64) -> u64 {
@@ -317,13 +364,21 @@ impl<'e> World<'e> {
             }
         }
         match proto.effect {
-            Effect::None | Effect::UnderLock | Effect::TailCall | Effect::Enter(_) | Effect::Leave(_) => {}
+            Effect::None | Effect::UnderLock | Effect::TailCall => {}
+            Effect::Enter(section) => self.sections[section as usize] += 1,
+            Effect::Leave(section) => {
+                self.sections[section as usize] = self.sections[section as usize].saturating_sub(1);
+            }
             Effect::MovesPacket => {
                 self.place_regions();
                 self.tell_packet(caller);
             }
             Effect::Lock(_) | Effect::Unlock(_) => return wrong(caller, "the core proves no locks"),
-            Effect::Sleeps => return wrong(caller, "the core proves no calls that sleep"),
+            Effect::Sleeps => {
+                if let Err(what) = self.sleep() {
+                    return wrong(caller, what);
+                }
+            }
         }
         let missing = self.random.below(4) == 0;
         match proto.ret {
@@ -344,7 +399,7 @@ impl<'e> World<'e> {
                     return Ok(0);
                 }
                 if def.kind.is_map_of_maps() {
-                    return Ok(reference | INNER);
+                    return Ok(reference | INNER | self.sleeps << SLEEPS);
                 }
                 Ok(self.value(reference, def, key))
             }
@@ -352,6 +407,7 @@ impl<'e> World<'e> {
             Ret::MemOrNull { bytes, writable } => {
                 let access = if writable { Access::ReadWrite } else { Access::Read };
                 let object = self.object(bytes as usize, access);
+                self.returned.push(object);
                 Ok(self.objects[object].address())
             }
             Ret::RecordOrNull => {
@@ -435,6 +491,18 @@ impl Host for World<'_> {
         Some((zeroed.depth as usize, zeroed.bytes as usize))
     }
 
+    /// Sleeps now and then where the facts say that the run may yield.
+    fn spent(&mut self, head: Option<InsnIdx>, _: &Self::Code) -> Result<u64, StopKind> {
+        self.ticks += 1;
+        if self.ticks > BUDGET {
+            return Err(StopKind::Budget);
+        }
+        if head.is_some_and(|head| self.facts.may_yield(head)) && self.random.below(2) == 0 {
+            self.wrong = self.sleep().err();
+        }
+        if self.wrong.is_some() { Err(StopKind::Budget) } else { Ok(1) }
+    }
+
     fn observe(&mut self, step: &Step<'_, Self::Code>, _: &Machine<'_>) {
         self.hash = (self.hash ^ u64::from(step.at.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
     }
@@ -479,13 +547,15 @@ fn run<'e>(
         (_, _, None) => [0, 0],
     };
     let stack_fill = if salt == 1 { 0xa5 } else { 0x3c };
+    // A run that yields is asked at each tick.
+    let budget = if facts.yields.is_empty() { BUDGET } else { 1 };
     let options =
-        Options { budget: Some(BUDGET), stack_fill, stack_bytes: env.frame_bytes as usize, ..Options::default() };
+        Options { budget: Some(budget), stack_fill, stack_bytes: env.frame_bytes as usize, ..Options::default() };
     let end = Machine::new(memory, options).run(&mut world, program, args);
     let result = match end {
         Ok(result) => Some(result),
         Err(_) if world.ended => None,
-        Err(stop) => return Err(format!("{stop}")),
+        Err(stop) => return Err(world.wrong.map_or_else(|| stop.to_string(), str::to_owned)),
     };
     if result.is_some() && !world.records.is_empty() {
         return Err("a record is held at the end".to_owned());
