@@ -15,7 +15,7 @@
 //! * A [`Fiber`] is over before it is dropped. A forgotten fiber stays as it is, with its stack: nothing that it
 //!   borrowed is used again, for nobody can resume it.
 
-use crate::abi::around::{Around, Busy, Nests, Outer, Polling, polled};
+use crate::abi::around::{Around, Busy, Current, Marked, Nests, Place, Polling, polled};
 use crate::abi::clock::Clock;
 use crate::abi::level::Level;
 use crate::abi::link::{Awaited, Link, Resume, Waiting};
@@ -23,7 +23,7 @@ use crate::abi::machine_stack::{self, StackNeed};
 use crate::abi::parked::{Deadlines, Due, Parked, wake};
 use crate::abi::run::{Run, RunConfig};
 use crate::abi::stacks::{RunStack, Stacks};
-use crate::abi::watch::Watched;
+use crate::abi::watch::{INTERRUPTED, LATE, Watched};
 use crate::context::Parts;
 use crate::error::RunError;
 use bpf_quiesce::Domain;
@@ -68,7 +68,7 @@ pub(crate) struct Fiber {
     fibers: Arc<Fibers>,
     parked: Arc<Parked>,
     due: Due,
-    /// The run inside of which the run was polled last.
+    /// The runs inside of which the run was polled last.
     around: Option<Box<Around>>,
     /// Not a box: the run refers to it as well.
     link: Rc<Link>,
@@ -108,19 +108,31 @@ impl Fiber {
         self.fibers.deadlines.begin(&self.due, &self.parked);
     }
 
-    /// Notes the run inside of which this thread is about to poll the announced run, so that the end of the one ends
-    /// the other. While the result lives, runs that begin are inside this run. `busy`: the innermost run of the
+    /// Notes the runs inside of which this thread is about to poll the announced run, so that the end of each of them
+    /// ends this one. While the result lives, runs that begin are inside this run. `busy`: the innermost run of the
     /// thread's slot, if the thread is in a guard; `levels`: of the slots.
     pub(crate) fn polls(&mut self, busy: Option<Busy>, levels: &[CachePadded<Level>]) -> Polling {
         let fibers = &self.fibers;
         let number = Arc::as_ptr(fibers).addr();
-        let around = match polled(number, busy) {
-            Some(parked) => fibers.all().get(&parked).map(|parked| Outer::OfFiber(Arc::clone(parked))),
-            None => busy.map(Outer::OfSlot),
+        let outer = polled(number).and_then(|outer| Some((outer.busy, self.outside(outer)?)));
+        // The run of the slot, if it is inside the other.
+        let slot = match &outer {
+            Some((outside, _)) => busy.filter(|_| busy != *outside),
+            None => busy,
         };
-        let around = around.map(|outer| Around::new(outer, levels));
+        let around = Around::new(slot, outer.map(|(_, fiber)| fiber), levels);
         fibers.nests.set(&mut self.around, &self.parked, around, levels);
-        Polling::begin(number, Arc::as_ptr(&self.parked).addr(), busy)
+        let parked = Arc::as_ptr(&self.parked).addr();
+        Polling::begin(Current { fibers: number, parked, word: self.parked.word(), busy })
+    }
+
+    /// Returns the run that this thread polls, and its word, if it is in progress.
+    fn outside(&self, outer: Current) -> Option<(Arc<Parked>, u64)> {
+        let is_it = |run: &Arc<Parked>| Arc::as_ptr(run).addr() == outer.parked;
+        let known = self.around.as_ref().and_then(|around| around.fiber()).map(|(run, _)| run).filter(|run| is_it(run));
+        // The list is locked only where the run was polled elsewhere before.
+        let run = known.cloned().or_else(|| self.fibers.all().get(&outer.parked).cloned());
+        run.filter(|run| run.word() == outer.word).map(|run| (run, outer.word))
     }
 
     /// Begins a run in this slot.
@@ -312,11 +324,14 @@ impl Fibers {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `ask` mark the runs that are to end, and wakes the pollers of marked runs that wait.
-    pub(super) fn interrupt(&self, ask: impl Fn(&Parked)) {
+    /// Lets `ask` mark the runs that are to end, notes those for which it returns a word, the one before, and wakes the
+    /// pollers of marked runs that wait.
+    pub(super) fn interrupt(&self, marked: &mut Marked<'_>, ask: impl Fn(&Parked) -> Option<u64>) {
         let mut wakers = Vec::new();
         self.each(|parked| {
-            ask(parked);
+            if let Some(word) = ask(parked) {
+                marked.add(Place::of(parked), word, INTERRUPTED);
+            }
             if parked.is_asked() {
                 wakers.extend(parked.take_waker());
             }
@@ -324,15 +339,21 @@ impl Fibers {
         wake(wakers);
     }
 
-    /// Ends the runs whose deadline is at this tick or before it.
-    pub(super) fn end_late(&self, now: u64) {
-        wake(self.deadlines.end_late(now));
+    /// Ends the runs whose deadline is at this tick or before it, and notes them.
+    pub(super) fn end_late(&self, now: u64, marked: &mut Marked<'_>) {
+        let add = |run: &Parked, word| marked.add(Place::of(run), word, INTERRUPTED | LATE);
+        wake(self.deadlines.end_late(now, add));
     }
 
-    /// Ends the runs inside of runs that were asked to end. `levels`: of the slots.
-    pub(super) fn pass_on(&self, levels: &[CachePadded<Level>]) {
+    /// Returns a list for the runs that a thread asks to end.
+    pub(super) fn marked(&self) -> Marked<'_> {
+        Marked::of(&self.nests)
+    }
+
+    /// Ends the runs inside of runs that were asked to end.
+    pub(super) fn pass_on(&self, marked: Marked<'_>) {
         if !self.domain.is_forked() {
-            self.nests.pass_on(levels);
+            marked.pass_on();
         }
     }
 

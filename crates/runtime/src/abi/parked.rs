@@ -14,7 +14,7 @@
 
 use crate::abi::clock::Clock;
 use crate::abi::level::Level;
-use crate::abi::watch::{INTERRUPTED, LATE, NEVER};
+use crate::abi::watch::{INTERRUPTED, LATE, NEVER, unmarked};
 use crossbeam_utils::CachePadded;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -44,16 +44,24 @@ impl Parked {
         self.named.store(named, Ordering::Relaxed);
     }
 
-    /// Asks the run to end if it is interrupted by this program or hook.
-    pub(super) fn interrupt_of(&self, named: u64) {
+    /// Asks the run to end if it is interrupted by this program or hook. Returns its word before, if nobody had asked
+    /// before.
+    pub(super) fn interrupt_of(&self, named: u64) -> Option<u64> {
         // Acquire pairs with the release that stored the word: the name is that of the run with this word, or of a
         // later run. Then the exchange fails, since a word does not come twice.
         let word = self.level.word().load(Ordering::Acquire);
-        if word != 0 && self.named.load(Ordering::Relaxed) == named {
-            // Relaxed: see `is_asked`. If it fails, the run is over, or was asked to end before.
-            let by = word | INTERRUPTED;
-            let _ = self.level.word().compare_exchange(word, by, Ordering::Relaxed, Ordering::Relaxed);
+        if word == 0 || word & INTERRUPTED != 0 || self.named.load(Ordering::Relaxed) != named {
+            return None;
         }
+        // Relaxed: see `is_asked`. If it fails, the run is over, or was asked to end before.
+        let by = word | INTERRUPTED;
+        self.level.word().compare_exchange(word, by, Ordering::Relaxed, Ordering::Relaxed).ok()
+    }
+
+    /// Returns the word of the run as it was before any thread has asked it to end.
+    pub(super) fn word(&self) -> u64 {
+        // Relaxed: compared only.
+        unmarked(self.level.word().load(Ordering::Relaxed))
     }
 
     fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
@@ -66,11 +74,11 @@ impl Parked {
         self.level.word().load(Ordering::Relaxed) & INTERRUPTED != 0
     }
 
-    /// Asks a run in progress to end, with these marks. Returns whether nobody had asked before.
-    pub(super) fn ask(&self, marks: u64) -> bool {
+    /// Asks a run in progress to end, with these marks. Returns its word before, if nobody had asked before.
+    pub(super) fn ask(&self, marks: u64) -> Option<u64> {
         let mark = |word: u64| (word & INTERRUPTED == 0).then_some(word | marks);
         // Relaxed: see `is_asked`.
-        self.level.word().fetch_update(Ordering::Relaxed, Ordering::Relaxed, mark).is_ok()
+        self.level.word().fetch_update(Ordering::Relaxed, Ordering::Relaxed, mark).ok()
     }
 
     /// Keeps the waker of a run that waits. Returns whether the run was asked to end.
@@ -169,8 +177,9 @@ impl Deadlines {
         }
     }
 
-    /// Marks the runs whose deadline is at this tick or before it. Returns their wakers.
-    pub(super) fn end_late(&self, now: u64) -> Vec<Waker> {
+    /// Marks the runs whose deadline is at this tick or before it. Calls `marked` for each that nobody had asked
+    /// before, with its word before. Returns their wakers.
+    pub(super) fn end_late(&self, now: u64, mut marked: impl FnMut(&Parked, u64)) -> Vec<Waker> {
         let mut wakers = Vec::new();
         let mut deadlines = self.lock();
         while let Some(first) = deadlines.first_entry() {
@@ -178,7 +187,9 @@ impl Deadlines {
                 break;
             }
             let run = first.remove();
-            run.ask(INTERRUPTED | LATE);
+            if let Some(word) = run.ask(INTERRUPTED | LATE) {
+                marked(&run, word);
+            }
             wakers.extend(run.take_waker());
         }
         wakers

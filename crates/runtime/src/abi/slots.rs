@@ -6,10 +6,11 @@
 //! thread (a host function that runs a program) finds the slot's run taken and uses the one at the next level, which
 //! the slot keeps from then on.
 
-use crate::abi::around::Busy;
+use crate::abi::around::{Busy, Place};
 use crate::abi::clock::Clock;
 use crate::abi::fiber::Fibers;
 use crate::abi::level::Level;
+use crate::abi::parked::Parked;
 use crate::abi::run::RunConfig;
 use crate::abi::watch::{INTERRUPTED, LATE};
 use crate::abi::whole::Ends;
@@ -108,37 +109,49 @@ impl Runs {
         // The thread holds the levels and not the engine, so it ends when the engine is dropped.
         let (levels, fibers) = (self.levels.clone(), Arc::clone(&self.fibers));
         self.clock.deadline((now, at), move |now| {
-            end_late(&levels, now);
-            fibers.end_late(now);
-            fibers.pass_on(&levels);
+            let mut marked = fibers.marked();
+            end_late(&levels, now, |place, word| marked.add(place, word, INTERRUPTED | LATE));
+            fibers.end_late(now, &mut marked);
+            fibers.pass_on(marked);
         })
     }
 
     /// Asks all runs to stop, nested ones too.
     pub(crate) fn interrupt(&self) {
         self.ends.count();
-        self.interrupt_each(|_, _| true);
+        self.interrupt_levels(|_, _| true);
     }
 
     /// Asks the runs of this program, hook or dispatcher to stop, and the runs nested in them. A part of a hook's run
     /// is a run of the hook.
     pub(crate) fn interrupt_of(&self, of: u64) {
-        self.levels.iter().for_each(|slot| interrupt(slot, |level, word| level.watch().of(word) == of));
-        self.fibers.interrupt(|parked| parked.interrupt_of(of));
-        self.fibers.pass_on(&self.levels);
+        self.interrupt_each(|level, word| level.watch().of(word) == of, |parked| parked.interrupt_of(of));
     }
 
     /// Asks the runs to stop that were given this [`crate::Interrupter`], and the runs nested in them.
     pub(crate) fn interrupt_under(&self, interrupter: u64) {
-        self.interrupt_each(|level, word| level.watch().interrupter(word) == interrupter);
+        self.interrupt_levels(|level, word| level.watch().interrupter(word) == interrupter);
     }
 
-    /// Asks the runs to stop for which `is` returns true, by level and word, and the runs nested in them. Wakes the
-    /// pollers of the stopped runs that wait.
-    fn interrupt_each(&self, is: impl Fn(&Level, u64) -> bool) {
-        self.levels.iter().for_each(|slot| interrupt(slot, &is));
-        self.fibers.interrupt(|parked| interrupt(&parked.level, &is));
-        self.fibers.pass_on(&self.levels);
+    /// Asks the runs to stop for which `is` returns true, by level and word, and the runs nested in them.
+    fn interrupt_levels(&self, is: impl Fn(&Level, u64) -> bool) {
+        self.interrupt_each(&is, |parked| {
+            let mut word = None;
+            interrupt(&parked.level, &is, |_, before| word = Some(before));
+            word
+        });
+    }
+
+    /// Asks the runs of slots to stop for which `is` returns true, by level and word, lets `ask` mark runs that have
+    /// stacks of their own, and asks the runs nested in them. Wakes the pollers of the stopped runs that wait.
+    fn interrupt_each(&self, is: impl Fn(&Level, u64) -> bool, ask: impl Fn(&Parked) -> Option<u64>) {
+        let mut marked = self.fibers.marked();
+        for (slot, level) in (0..).zip(&*self.levels) {
+            let place = |depth| Place::Slot(Busy { slot, depth });
+            interrupt(level, &is, |depth, word| marked.add(place(depth), word, INTERRUPTED));
+        }
+        self.fibers.interrupt(&mut marked, ask);
+        self.fibers.pass_on(marked);
     }
 
     /// Returns one of these programs ([`crate::abi::watch::word_of`]) that a run, nested ones included, has announced.
@@ -231,44 +244,67 @@ impl Drop for Runs {
 }
 
 /// Asks the runs of this level and of the levels inside it to stop for which `is` returns true, by level and word, and
-/// the runs nested in them.
-fn interrupt(slot: &CachePadded<Level>, is: impl Fn(&Level, u64) -> bool) {
+/// the runs nested in them. Calls `marked` for each that nobody had asked before, with its depth and its word before.
+fn interrupt(slot: &CachePadded<Level>, is: impl Fn(&Level, u64) -> bool, mut marked: impl FnMut(u32, u64)) {
     // The level outside with its interrupted word, if it was interrupted.
     let mut outer: Option<(&Level, u64)> = None;
-    let mut at = Some(slot);
-    while let Some(level) = at {
+    let mut at = Some(slot).zip(Some(0));
+    while let Some((level, depth)) = at {
         // SeqCst, with the swap and the load in `begin::nested`: a run that begins inside an interrupted one has
         // stored its word before this load, or sees that it is interrupted.
-        let word = level.word().load(Ordering::SeqCst);
+        let mut word = level.word().load(Ordering::SeqCst);
         // If the outer word is unchanged, the outer run is the same, so this run is nested in it (or over).
-        let inside = outer.is_some_and(|(outer, interrupted)| outer.word().load(Ordering::SeqCst) == interrupted);
+        let mut inside = outer.is_some_and(|(outer, interrupted)| outer.word().load(Ordering::SeqCst) == interrupted);
         let mut interrupted = None;
-        if word != 0 && (inside || is(level, word)) {
+        for _ in 0..ATTEMPTS {
+            if word == 0 || !(inside || is(level, word)) {
+                break;
+            }
             let by = word | INTERRUPTED;
-            // If it fails, the run is over, or interrupted already.
             let done = level.word().compare_exchange(word, by, Ordering::SeqCst, Ordering::SeqCst);
-            if done.is_ok() || done == Err(by) {
-                interrupted = Some((&**level, by));
+            if done.is_ok() && word != by {
+                marked(depth, word);
+            }
+            match done {
+                Err(other) if other != by => (word, inside) = (other, false),
+                Ok(_) | Err(_) => {
+                    interrupted = Some((&**level, by));
+                    break;
+                }
             }
         }
         outer = interrupted;
-        at = level.inner();
+        at = level.inner().zip(Some(depth + 1));
     }
 }
 
-/// Ends the runs whose deadline is at this tick or before it. Nested runs have the deadline of the run outside.
-fn end_late(levels: &[CachePadded<Level>], now: u64) {
-    for slot in levels {
-        let mut at = Some(slot);
-        while let Some(level) = at {
+/// How often a thread tries to mark a word. If the first exchange fails, the run is over, or its word has changed,
+/// which happens at most once: see [`crate::abi::watch`].
+const ATTEMPTS: u32 = 2;
+
+/// Ends the runs whose deadline is at this tick or before it. Nested runs have the deadline of the run outside. Calls
+/// `marked` for each that nobody had asked before, with its place and its word before.
+fn end_late(levels: &[CachePadded<Level>], now: u64, mut marked: impl FnMut(Place, u64)) {
+    for (slot, level) in (0..).zip(levels) {
+        let mut at = Some(level).zip(Some(0));
+        while let Some((level, depth)) = at {
             // Acquire: see `Watch::deadline`.
-            let word = level.word().load(Ordering::Acquire);
-            if level.watch().deadline(word) <= now && word & INTERRUPTED == 0 {
-                // Relaxed: a flag that orders nothing else. If it fails the run is over, or interrupted.
+            let mut word = level.word().load(Ordering::Acquire);
+            for _ in 0..ATTEMPTS {
+                if level.watch().deadline(word) > now || word & INTERRUPTED != 0 {
+                    break;
+                }
+                // Relaxed: a flag that orders nothing else. Acquire: as above.
                 let late = word | INTERRUPTED | LATE;
-                let _ = level.word().compare_exchange(word, late, Ordering::Relaxed, Ordering::Relaxed);
+                match level.word().compare_exchange(word, late, Ordering::Relaxed, Ordering::Acquire) {
+                    Ok(_) => {
+                        marked(Place::Slot(Busy { slot, depth }), word);
+                        break;
+                    }
+                    Err(other) => word = other,
+                }
             }
-            at = level.inner();
+            at = level.inner().zip(Some(depth + 1));
         }
     }
 }

@@ -8,12 +8,13 @@
 //! description is in a [`Watch`] beside the word. Two consecutive runs have the same word if their descriptions are
 //! equal. A thread that means the first may then end the second, which is in progress and fits the same description.
 //! The description of a nested run does not name the run outside, which may be interrupted, so each nested run has a
-//! unique word.
+//! unique word. A run around which others are listed ([`crate::abi::around`]) is given one when the first is.
 //!
 //! Invariants: a word is 0 exactly while no run uses its level; only the thread that has the slot stores another value,
-//! and other threads only set [`INTERRUPTED`] (and [`LATE`]) in a word that they have read. The fields of a [`Watch`]
-//! are those of the run whose word it is, or of a later one: then a compare-and-exchange of the earlier word fails, or
-//! changes a word that is about to be overwritten.
+//! and other threads only set [`INTERRUPTED`] (and [`LATE`]) in a word that they have read. The word of a run changes
+//! at most once in another way ([`Watch::tell_apart`]), and not after it was marked: a thread whose exchange fails
+//! tries again once. The fields of a [`Watch`] are those of the run whose word it is, or of a later one: then a
+//! compare-and-exchange of the earlier word fails, or changes a word that is about to be overwritten.
 
 use bpf_jit_code::RunCtx;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
@@ -99,6 +100,30 @@ impl Watch {
         word.store(WATCHED | self.number.load(Ordering::Relaxed), Ordering::Release);
     }
 
+    /// Gives the run in progress, of this thread's slot, a word that no other run of the level has, unless it has one
+    /// or was asked to end. Returns its unmarked word. For runs that are the outermost of their slot: runs inside
+    /// others have such a word from the beginning.
+    pub(super) fn tell_apart(&self, word: &AtomicU64) -> u64 {
+        // Relaxed: this thread has stored the word, and other threads only mark it.
+        let old = word.load(Ordering::Relaxed);
+        // The number of the next run with an equal description is that of the last description. A run that was told
+        // apart has the number below it.
+        let is_apart = old == WATCHED | (self.number.load(Ordering::Relaxed) - 1);
+        // A signal handler may find a word without a number, of a run that has not begun to run.
+        if is_apart || old & INTERRUPTED != 0 || old == WATCHED {
+            return unmarked(old);
+        }
+        // A reader that has found the old word reads these fields, if any, with the values that they had.
+        self.describe(Watched { of: self.of(old), deadline: self.deadline(old), interrupter: self.interrupter(old) });
+        let number = self.number.load(Ordering::Relaxed);
+        // Release: as in `begin`. If it fails, the run was asked to end.
+        if word.compare_exchange(old, WATCHED | number, Ordering::Release, Ordering::Relaxed).is_err() {
+            return old;
+        }
+        self.number.store(number + 1, Ordering::Relaxed);
+        WATCHED | number
+    }
+
     fn describe(&self, run: Watched) {
         self.number.store(self.number.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         self.of.store(run.of, Ordering::Relaxed);
@@ -114,7 +139,7 @@ impl Watch {
 
     /// Returns the [`word_of`] the program, hook or dispatcher whose run has this word.
     pub(super) fn of(&self, word: u64) -> u64 {
-        if is_watched(word) { self.of.load(Ordering::Relaxed) } else { word & !(INTERRUPTED | LATE) }
+        if is_watched(word) { self.of.load(Ordering::Relaxed) } else { unmarked(word) }
     }
 
     /// Returns the number of the [`crate::Interrupter`] that may end the run that has this word; 0: none.
@@ -123,7 +148,12 @@ impl Watch {
     }
 }
 
+/// Returns the word as it was before any thread has asked the run to end.
+pub(super) fn unmarked(word: u64) -> u64 {
+    word & !(INTERRUPTED | LATE)
+}
+
 /// Returns whether the fields of the watch describe this word: not while the word has no number yet.
 fn is_watched(word: u64) -> bool {
-    word & WATCHED != 0 && word & !(WATCHED | INTERRUPTED | LATE) != 0
+    word & WATCHED != 0 && unmarked(word) != WATCHED
 }

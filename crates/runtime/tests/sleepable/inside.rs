@@ -2,7 +2,9 @@
 
 use super::common::engines::engines;
 use super::{after, block_on, load, poll};
-use bpf_runtime::{AsyncCaller, Caller, Engine, Interrupter, Linker, Program, Raw, RunError, RunLimits, assemble};
+use bpf_runtime::{
+    AsyncCaller, Caller, Config, Engine, Interrupter, Linker, Program, Raw, RunError, RunLimits, assemble,
+};
 use std::future::{Future, pending};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -136,6 +138,119 @@ fn an_interruption_reaches_a_waiting_run_through_another() {
     }
 }
 
+/// A program that does this in its host function, which cannot wait.
+fn calls(engine: &Engine, work: impl Fn() + Send + Sync + 'static) -> Program<Raw, ()> {
+    let mut linker = Linker::<()>::new(engine);
+    linker.func(1000, "calls", move |_: &mut Caller<'_, ()>| work()).unwrap();
+    linker.loader().insns("calls", assemble("call 1000\nr0 = 7\nexit").unwrap()).unwrap()
+}
+
+/// As [`calls`], of a program whose host function waits for so many polls first.
+fn calls_later(engine: &Engine, polls: u64, work: impl Fn() + Send + Sync + 'static) -> Program<Raw, ()> {
+    let work = Arc::new(work);
+    let mut linker = Linker::<()>::new(engine);
+    linker
+        .func_async(1000, "calls", move |_: AsyncCaller<'_, ()>| {
+            let work = Arc::clone(&work);
+            async move {
+                after(polls).await;
+                work();
+            }
+        })
+        .unwrap();
+    load(&linker, "call 1000\nr0 = 7\nexit")
+}
+
+fn run(program: &Program<Raw, ()>) {
+    let _ = program.run(&mut (), &mut []);
+}
+
+fn run_waiting(program: &Program<Raw, ()>) {
+    let _ = block_on(program.run_async(&mut (), &mut []));
+}
+
+#[test]
+fn an_interruption_reaches_a_waiting_run_through_plain_ones() {
+    for engine in engines(|config| config.interruptible = true) {
+        for polls in [0, 1] {
+            let by = engine.interrupter();
+            let (inner, seen) = plain(&engine, WAITS, None, Some(by.clone()));
+            // Inside of a run on a stack of its own: a plain run inside another, in which the last run waits.
+            let middle = calls(&engine, move || run(&inner));
+            let around = calls_later(&engine, polls, move || run(&middle));
+            let _ = block_on(around.run_async_with(&mut (), &mut [], &RunLimits::new().interrupter(&by)));
+            assert!(is_interrupted(&seen), "{polls}: {seen:?}");
+            assert_eq!(engine.async_runs(), 0);
+        }
+    }
+}
+
+#[test]
+fn an_interruption_reaches_a_waiting_run_through_plain_and_waiting_ones_in_turn() {
+    for engine in engines(|config| config.interruptible = true) {
+        for outermost in [false, true] {
+            let by = engine.interrupter();
+            let (inner, seen) = plain(&engine, WAITS, None, Some(by.clone()));
+            let third = calls_later(&engine, 1, move || run(&inner));
+            let second = calls(&engine, move || run_waiting(&third));
+            let first = calls_later(&engine, 1, move || run(&second));
+            let limits = RunLimits::new().interrupter(&by);
+            if outermost {
+                let around = calls(&engine, move || run_waiting(&first));
+                let _ = around.run_with(&mut (), &mut [], &limits);
+            } else {
+                let _ = block_on(first.run_async_with(&mut (), &mut [], &limits));
+            }
+            assert!(is_interrupted(&seen), "{outermost}: {seen:?}");
+            assert_eq!(engine.async_runs(), 0);
+        }
+    }
+}
+
+#[test]
+fn an_interruption_reaches_a_waiting_run_through_another_engine() {
+    let interruptible = |config: &mut Config| config.interruptible = true;
+    for (engine, other) in engines(interruptible).into_iter().zip(engines(interruptible)) {
+        // The run of the other engine, and the outermost one, are plain or wait.
+        for (middle_waits, around_waits) in [(true, true), (true, false), (false, true), (false, false)] {
+            for plain_inside in [false, true] {
+                let by = engine.interrupter();
+                let (inner, seen) = match plain_inside {
+                    true => plain(&engine, WAITS, None, Some(by.clone())),
+                    false => waiting(&engine, WAITS, 0, None, Some(by.clone())),
+                };
+                let work = move || if plain_inside { run(&inner) } else { run_waiting(&inner) };
+                let middle = if middle_waits { calls_later(&other, 0, work) } else { calls(&other, work) };
+                let work = move || if middle_waits { run_waiting(&middle) } else { run(&middle) };
+                let limits = RunLimits::new().interrupter(&by);
+                let _ = match around_waits {
+                    true => block_on(calls_later(&engine, 1, work).run_async_with(&mut (), &mut [], &limits)),
+                    false => calls(&engine, work).run_with(&mut (), &mut [], &limits),
+                };
+                assert!(is_interrupted(&seen), "{middle_waits} {around_waits} {plain_inside}: {seen:?}");
+                assert_eq!((engine.async_runs(), other.async_runs()), (0, 0));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_deadline_reaches_a_waiting_run_through_a_plain_one() {
+    for engine in engines(|config| config.interruptible = true) {
+        // On a machine that is so slow, the deadline may pass before the run begins.
+        let seen = loop {
+            let (middle, seen) = plain(&engine, WAITS, None, None);
+            let around = calls_later(&engine, 0, move || run(&middle));
+            let limits = RunLimits::new().deadline(engine.deadline_in(Duration::from_millis(5)).unwrap());
+            let _ = block_on(around.run_async_with(&mut (), &mut [], &limits));
+            if seen.get().is_some() {
+                break seen;
+            }
+        };
+        assert!(matches!(seen.get(), Some(Err(RunError::Deadline { .. }))), "{seen:?}");
+    }
+}
+
 #[test]
 fn a_deadline_of_a_run_ends_the_waiting_run_inside() {
     for engine in engines(|config| config.interruptible = true) {
@@ -182,5 +297,52 @@ fn a_run_that_has_left_the_run_around_it_is_not_ended_with_a_later_one() {
         assert_eq!(around.run_with(&mut host, &mut [], &limits).unwrap(), 7);
         by.interrupt();
         assert!(matches!(poll(host.unwrap().as_mut()), Poll::Ready(Ok(5))));
+    }
+}
+
+/// The run to be polled inside another, and what is done then.
+type PollsThen = (Option<Kept>, Option<Box<dyn Fn()>>);
+
+/// Runs of a program with equal limits in one slot have the same word, unless others are inside.
+#[test]
+fn a_run_that_has_left_the_run_around_it_is_not_ended_with_one_that_has_equal_limits() {
+    for engine in engines(|config| config.interruptible = true) {
+        let by = engine.interrupter();
+        for limited in [false, true] {
+            let limits = if limited { RunLimits::new().interrupter(&by) } else { RunLimits::new() };
+            let program = inside(&engine, "r1 = 1\ncall 1001\nr0 = 5\nexit");
+            let mut linker = Linker::<PollsThen>::new(&engine);
+            linker
+                .func(1000, "polls", |c: &mut Caller<'_, PollsThen>| {
+                    let (kept, then) = c.host();
+                    kept.iter_mut().for_each(|run| assert!(poll(run.as_mut()).is_pending()));
+                    then.iter().for_each(|then| then());
+                })
+                .unwrap();
+            let text = "call 1000\nr0 = 4\nagain: r0 += 1\nif r0 < 7 goto again\nexit";
+            let around: Program<Raw, PollsThen> = linker.loader().insns("around", assemble(text).unwrap()).unwrap();
+            let around = Arc::new(around);
+            let mut host: PollsThen =
+                (Some(Box::pin(async move { program.run_async(&mut None, &mut []).await })), None);
+            assert_eq!(around.run_with(&mut (None, None), &mut [], &limits).unwrap(), 7);
+            assert_eq!(around.run_with(&mut host, &mut [], &limits).unwrap(), 7);
+            let (again, by) = (Arc::clone(&around), by.clone());
+            let end = move || if limited { by.interrupt() } else { again.interrupt() };
+            let result = around.run_with(&mut (None, Some(Box::new(end))), &mut [], &limits);
+            assert!(matches!(result, Err(RunError::Interrupted { .. })), "{result:?}");
+            assert!(matches!(poll(host.0.unwrap().as_mut()), Poll::Ready(Ok(5))), "{limited}");
+            // A run with another inside is interrupted as any other.
+            let program = inside(&engine, WAITS);
+            let (again, by) = (Arc::clone(&around), engine.interrupter());
+            let end = move || again.interrupt();
+            let mut host: PollsThen =
+                (Some(Box::pin(async move { program.run_async(&mut None, &mut []).await })), Some(Box::new(end)));
+            let limits = if limited { RunLimits::new().interrupter(&by) } else { RunLimits::new() };
+            let result = around.run_with(&mut host, &mut [], &limits);
+            assert!(matches!(result, Err(RunError::Interrupted { .. })), "{result:?}");
+            let inner = poll(host.0.unwrap().as_mut());
+            assert!(matches!(inner, Poll::Ready(Err(RunError::Interrupted { .. }))), "{inner:?}");
+            assert_eq!(engine.async_runs(), 0);
+        }
     }
 }
