@@ -6,8 +6,8 @@
 mod common;
 
 use bpf_runtime::{
-    Caller, Config, Engine, HelperError, Hook, HookPolicy, Linker, MapSet, Object, Plan, ProgArray, Program, Raw, Xdp,
-    XdpBuff, assemble,
+    Caller, Config, Engine, HelperError, Hook, HookPolicy, Linker, MapSet, Object, Plan, ProgArray, Program, Raw,
+    RunError, Xdp, XdpBuff, assemble,
 };
 use common::engines::engines;
 use std::fmt::{Debug, Write};
@@ -76,7 +76,11 @@ impl Subscriber for Listener {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line::default();
         event.record(&mut line);
-        self.note(format!("{}{}", line.message, line.fields));
+        let level = match line.message.as_str() {
+            "program printed" => format!("{} ", event.metadata().level()),
+            _ => String::new(),
+        };
+        self.note(format!("{level}{}{}", line.message, line.fields));
     }
 
     fn enter(&self, _: &Id) {}
@@ -140,6 +144,40 @@ fn what_happens_is_told() {
             drop(array);
             assert_eq!(listener.take(), [r#"prog array changed array="stages" index=0 before="two""#]);
         });
+    }
+}
+
+#[test]
+fn lines_of_programs_are_events_of_their_level() {
+    let _alone = alone();
+    let object = Object::parse(include_bytes!("objects/logs.o")).unwrap();
+    for engine in engines(|config| config.print_limit = Some(100)) {
+        let listener = Listener::default();
+        tracing::subscriber::with_default(listener.clone(), || {
+            let mut linker = Linker::<()>::new(&engine);
+            linker.log("write_log").unwrap();
+            let module = linker.compile::<Raw>(&object).unwrap();
+            let acme = module.instance().name("acme").make().unwrap();
+            listener.take();
+            for (level, name) in ["ERROR", "ERROR", "ERROR", "ERROR", "WARN", "INFO", "INFO", "DEBUG"].iter().zip(0u8..)
+            {
+                acme.program::<Raw>("logs").unwrap().run_on(&mut [name, b'h', b'i']).unwrap();
+                let told = format!("{level} program printed program=\"logs\" instance=\"acme\" dropped=0 text=\"hi\"");
+                assert_eq!(listener.take(), [told]);
+            }
+            acme.program::<Raw>("prints").unwrap().run_on(&mut [0]).unwrap();
+            let told = "INFO program printed program=\"prints\" instance=\"acme\" dropped=0 text=\"line 0\"";
+            assert_eq!(listener.take(), [told]);
+        });
+        // A listener that panics ends the run, as a host function that does.
+        let listener = Listener { hates: Some("INFO program printed"), ..Listener::default() };
+        let mut linker = Linker::<()>::new(&engine);
+        linker.log("write_log").unwrap();
+        let instance = linker.load::<Raw>(&object, MapSet::for_object(&engine, &object).unwrap()).unwrap();
+        let error = tracing::subscriber::with_default(listener, || {
+            instance.program::<Raw>("prints").unwrap().run_on(&mut [0]).unwrap_err()
+        });
+        assert!(matches!(&error, RunError::Host { source: HelperError::Panicked(_), .. }), "{error}");
     }
 }
 

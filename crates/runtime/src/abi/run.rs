@@ -19,11 +19,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// The host's function that receives the output of `bpf_trace_printk`.
+/// The host's function that receives the lines of programs: of `bpf_trace_printk` and of [`crate::Linker::log`].
 pub type PrintSink = Arc<dyn Fn(&Printed<'_>) + Send + Sync>;
 
-/// One call of `bpf_trace_printk` or `bpf_trace_vprintk`, as [`crate::Config::print`] receives it. Its `Display` is the
-/// text.
+/// One line of a program, as [`crate::Config::print`] receives it: a call of `bpf_trace_printk`, of `bpf_trace_vprintk`
+/// or of a function of [`crate::Linker::log`]. Its `Display` is the text.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Printed<'a> {
@@ -37,15 +37,22 @@ pub struct Printed<'a> {
     pub instance: Option<&'a str>,
     /// The execution slot of the run.
     pub slot: u32,
+    /// How many lines of the program were dropped since the last one, for [`crate::Config::print_limit`].
+    pub dropped: u64,
+    /// The level that the program gave apart from the text.
+    pub(crate) level: Option<u8>,
 }
 
 impl<'a> Printed<'a> {
-    /// Returns the level, 0 (emergency) to 7 (debug), if the text begins with one as the system's log has it
-    /// (`bpf_printk("<3>no route")`), and the text behind it. BPF itself has no levels; the prefix is a convention of
-    /// programs.
+    /// Returns the level, 0 (emergency) to 7 (debug), and the text without it: the level given to a function of
+    /// [`crate::Linker::log`], or the one that the text begins with as the system's log has it
+    /// (`bpf_printk("<3>no route")`). BPF itself has no levels; the prefix is a convention of programs.
     ///
     /// Source: syslog(2), sd-daemon(3).
     pub fn level(&self) -> (Option<u8>, &'a str) {
+        if self.level.is_some() {
+            return (self.level, self.text);
+        }
         match self.text.as_bytes() {
             [b'<', level @ b'0'..=b'7', b'>', ..] => (Some(level - b'0'), &self.text[3..]),
             _ => (None, self.text),

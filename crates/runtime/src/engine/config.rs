@@ -104,14 +104,19 @@ pub struct Config {
     /// debug" in the book.
     #[cfg(native)]
     pub debug: DebugOptions,
-    /// Receives the text of `bpf_trace_printk`, which is dropped by default. [`crate::Printed`] also names the program,
-    /// its account and its execution slot.
+    /// Receives the lines of programs (`bpf_trace_printk`, [`crate::Linker::log`]), which are dropped by default.
+    /// [`crate::Printed`] also names the program, its account and its execution slot. With the feature `tracing`, each
+    /// line is an event as well.
     ///
     /// ```
     /// let mut config = bpf_runtime::Config::default();
     /// config.print = Some(std::sync::Arc::new(|printed| eprintln!("{}: {}", printed.program, printed.text)));
     /// ```
     pub print: Option<PrintSink>,
+    /// How many lines one program may print in a second; `None` for no limit. Further lines are dropped: they cost the
+    /// program as much, and the next line says how many there were ([`crate::Printed::dropped`]), as do the metrics
+    /// ([`crate::ProgramMetrics::dropped_lines`]).
+    pub print_limit: Option<u32>,
     /// Interfaces and routes that programs ask about (`bpf_fib_lookup`, `bpf_check_mtu`); by default there is a
     /// loopback device alone ([`crate::network::Unconfigured`]).
     pub network: Option<Arc<dyn Network>>,
@@ -156,6 +161,7 @@ impl Default for Config {
             #[cfg(native)]
             debug: DebugOptions::default(),
             print: None,
+            print_limit: None,
             network: None,
             save_all: false,
             #[cfg(native)]
@@ -180,7 +186,8 @@ impl Config {
     ///   inaccessible memory lies between packs;
     /// * `memory_limit` of 256 MiB for the engine and `object_memory_limit` of 16 MiB for one map: give each tenant an
     ///   [`Engine::account`](crate::Engine::account) with a lower limit;
-    /// * `max_nested_runs` of 4.
+    /// * `max_nested_runs` of 4;
+    /// * `print_limit` of 100 lines a second: a program does not fill the log.
     ///
     /// [`Config::default`] is for programs whose authors do not attack the host. The verifier finds their mistakes.
     pub fn untrusted() -> Config {
@@ -195,6 +202,7 @@ impl Config {
             memory_limit: 256 << 20,
             object_memory_limit: 16 << 20,
             max_nested_runs: 4,
+            print_limit: Some(100),
             ..Config::default()
         }
     }

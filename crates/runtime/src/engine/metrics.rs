@@ -39,6 +39,7 @@ pub(crate) struct Counters {
     runs: Vec<Slot>,
     nanoseconds: AtomicU64,
     stops: [AtomicU64; 5],
+    dropped_lines: AtomicU64,
     programs: AtomicU64,
     code_bytes: AtomicU64,
 }
@@ -88,6 +89,12 @@ impl Counters {
         stops.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts a line that was dropped for [`crate::Config::print_limit`].
+    pub(crate) fn count_dropped_line(&self) {
+        // Relaxed: a statistic.
+        self.dropped_lines.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn snapshot(&self) -> ProgramMetrics {
         // Relaxed: statistics.
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -101,6 +108,7 @@ impl Counters {
             runs: self.runs.iter().map(|slot| read(&slot.0)).sum(),
             time: Duration::from_nanos(read(&self.nanoseconds)),
             stops: Stops { budget, deadline, interrupted, access, host },
+            dropped_lines: read(&self.dropped_lines),
         }
     }
 }
@@ -261,6 +269,7 @@ impl Metrics {
                 runs,
                 nanoseconds: AtomicU64::new(0),
                 stops: Default::default(),
+                dropped_lines: AtomicU64::new(0),
                 programs: AtomicU64::new(0),
                 code_bytes: AtomicU64::new(0),
             })
@@ -363,6 +372,8 @@ pub struct ProgramMetrics {
     pub time: Duration,
     /// Runs that ended without a result.
     pub stops: Stops,
+    /// Lines that were dropped for [`crate::Config::print_limit`].
+    pub dropped_lines: u64,
 }
 
 /// Why runs ended without a result.

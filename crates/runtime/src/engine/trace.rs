@@ -1,17 +1,18 @@
 //! Events for `tracing`, behind the feature of that name: loads, refusals, changes of hooks and of prog arrays,
-//! programs that cannot be recompiled (`OptLevel::Tiered`), and stops of runs.
+//! programs that cannot be recompiled (`OptLevel::Tiered`), stops of runs, and lines that programs print.
 //!
 //! A program of an instance with a name is reported as `INSTANCE/PROGRAM`.
 //!
-//! Invariant: no event is reported under a lock of a hook or an array, and none by runs that succeed, since a
-//! subscriber may change hooks, and may panic. The end of a load's span is reported also while a subscriber's panic
-//! unwinds.
+//! Invariant: no event is reported under a lock of a hook or an array, and none by the runtime in a run that succeeds
+//! and prints nothing, since a subscriber may change hooks, and may panic. The end of a load's span is reported also
+//! while a subscriber's panic unwinds.
 
+use crate::abi::run::Printed;
 use crate::error::{LoadError, RunError};
 
 #[cfg(feature = "tracing")]
 mod imp {
-    use super::{LoadError, RunError};
+    use super::{LoadError, Printed, RunError};
     use bpf_quiesce::Foreign;
 
     pub(crate) fn load(program: &str) -> Foreign<tracing::span::EnteredSpan> {
@@ -41,11 +42,26 @@ mod imp {
     pub(crate) fn stopped(program: &str, error: &RunError) {
         tracing::warn!(program, %error, "run stopped");
     }
+
+    /// Whether lines of programs become events.
+    pub(crate) const PRINTS: bool = true;
+
+    pub(crate) fn printed(line: &Printed<'_>) {
+        let &Printed { program, instance, account, dropped, .. } = line;
+        let (level, text) = line.level();
+        // The levels of the system's log: error and worse, warning, notice and information, debug.
+        match level {
+            Some(0..=3) => tracing::error!(program, instance, account, dropped, text, "program printed"),
+            Some(4) => tracing::warn!(program, instance, account, dropped, text, "program printed"),
+            Some(5 | 6) | None => tracing::info!(program, instance, account, dropped, text, "program printed"),
+            Some(7..) => tracing::debug!(program, instance, account, dropped, text, "program printed"),
+        }
+    }
 }
 
 #[cfg(not(feature = "tracing"))]
 mod imp {
-    use super::{LoadError, RunError};
+    use super::{LoadError, Printed, RunError};
 
     /// Without the feature, a load's span does nothing.
     pub(crate) struct Span;
@@ -65,6 +81,10 @@ mod imp {
     pub(crate) fn stays_slow(_: &str, _: &dyn std::fmt::Display) {}
 
     pub(crate) fn stopped(_: &str, _: &RunError) {}
+
+    pub(crate) const PRINTS: bool = false;
+
+    pub(crate) fn printed(_: &Printed<'_>) {}
 }
 
 pub(crate) use imp::*;

@@ -7,13 +7,13 @@ use crate::call::helpers::print;
 use crate::call::helpers::table::shipped;
 use crate::call::helpers::timers::own_set_callback;
 use crate::call::types::{Declaration, IntTypes, declared, may_be};
-use crate::call::{HostFn, IntoAsyncFn, IntoHostFn, host_fn, prototype, sleeping};
+use crate::call::{Caller, HostFn, IntoAsyncFn, IntoHostFn, SharedBytes, host_fn, prototype, sleeping};
 use crate::context::{Context, ContextLayout};
-use crate::engine::Engine;
+use crate::engine::{Engine, trace};
 use crate::error::{LinkError, LoadError, PrototypeMismatch};
 use crate::handle::over::Over;
 use crate::program::bound::{Bound, TRAP, trap, unresolved};
-use crate::program::references::References;
+use crate::program::references::{Functions, References};
 use bpf_isa::{Callee, Insn, InsnIdx};
 use bpf_object::btf::Btf;
 use bpf_object::{CoreType, HostFunction, HostTypes, UNRESOLVED_CALL};
@@ -165,6 +165,20 @@ impl<H: 'static> Linker<H> {
     ) -> Result<&mut Self, LinkError> {
         let (args, ret, ints) = types(&f);
         self.register(Some(id), prototype(id, name, args, ret), ints, || host_fn(f))
+    }
+
+    /// Registers the host's log as a function of this name. Plug-ins declare it and give a level of the system's log, 0
+    /// (emergency) to 7 (debug), and a text, of which 1,024 bytes at most are taken, up to its first zero byte:
+    /// `extern void log(__u32 level, const void *text, __u64 length) __ksym;`.
+    ///
+    /// [`crate::Config::print`] receives the line with the names of the program, its instance and its account; with the
+    /// feature `tracing` it is an event of that level. [`crate::Config::print_limit`] bounds the lines of a program.
+    ///
+    /// # Errors
+    /// [`LinkError::DuplicateName`] if the name is taken; nothing is registered then.
+    pub fn log(&mut self, name: &str) -> Result<&mut Self, LinkError> {
+        let (args, ret, ints) = types::<H, _, _>(&|_: &mut Caller<'_, H>, _: u32, _: SharedBytes<'_>| ());
+        self.register(None, prototype(0, name, args, ret), ints, print::log)
     }
 
     /// Registers a host function that may wait, by name, for sleepable programs ([`crate::Loader::sleepable`]).
@@ -436,22 +450,30 @@ impl<H: 'static> Linker<H> {
                 }
             }
         }
-        self.bind_printers(name, &mut references.functions.helpers);
+        self.bind_printers(name, &mut references.functions);
         Ok(())
     }
 
-    /// Binds helpers that print to the program's name, if the host has a sink for printed text.
-    pub(super) fn bind_printers(&self, name: &str, helpers: &mut [(u32, Bound)]) {
-        if self.engine.config().print.is_none() {
+    /// Binds functions that print to the program, if somebody receives what it prints.
+    pub(super) fn bind_printers(&self, name: &str, functions: &mut Functions) {
+        let config = self.engine.config();
+        if config.print.is_none() && !trace::PRINTS {
             return;
         }
-        let mut printer = None;
-        for (id, bound) in helpers {
-            let Some(helper @ (Helper::TracePrintk | Helper::TraceVprintk)) = Helper::from_id(*id) else {
-                continue;
-            };
-            let printer = printer.get_or_insert_with(|| print::printer(name));
-            if let Some(func) = print::printing(helper, printer) {
+        let own = |id: u32| self.ids.contains_key(&id);
+        let helper = |id: u32| Helper::from_id(id).filter(|helper| print::is_printing(*helper) && !own(id));
+        let shipped = functions.helpers.iter().any(|(id, _)| helper(*id).is_some());
+        if !shipped && functions.all().all(|bound| print::printer_of(&bound.func).is_none()) {
+            return;
+        }
+        let printer = print::Printer::new(name, config.print_limit);
+        for (id, bound) in &mut functions.helpers {
+            if let Some(func) = helper(*id).and_then(|helper| print::helper_printing(helper, &printer)) {
+                bound.func = func;
+            }
+        }
+        for bound in functions.all_mut() {
+            if let Some(func) = print::printing(&bound.func, &printer) {
                 bound.func = func;
             }
         }

@@ -462,7 +462,7 @@ fn get_part<C: Context, H: 'static>(
         let bound = function.map(|(name, proto)| same(linker.named(&name, C::layout()), &|| name.clone(), proto));
         references.functions.host.push(bound.transpose()?);
     }
-    linker.bind_printers(&name, &mut references.functions.helpers);
+    linker.bind_printers(&name, &mut references.functions);
     for site in sites {
         let (called, call) = get_site(site).ok_or_else(bad)?;
         bind_site(called, &call, C::layout(), &mut references).ok_or_else(bad)?;

@@ -119,6 +119,15 @@ impl Bindings {
         self.functions()?.timer_program()
     }
 
+    /// Sets the counters of the program's runs.
+    pub(crate) fn count_in(&mut self, counted: Counted) {
+        let printer = self.functions().and_then(|all| all.all().find_map(|bound| print::printer_of(&bound.func)));
+        if let Some(printer) = printer {
+            printer.count_in(&counted.counters);
+        }
+        self.counted = Some(counted);
+    }
+
     pub(crate) fn map(&self, index: i32) -> Option<&MapRef> {
         self.maps.get(usize::try_from(index).ok()?)
     }
@@ -180,8 +189,9 @@ fn own_functions(name: &str, references: &References, pool: &mut Pool<'_>) -> Re
     // Printed text names the account and the instance.
     let Payer { account, instance } = pool.payer;
     let named = account.is_some() || instance.is_some();
-    let prints = named && references.functions.all().any(|bound| print::prints(&bound.func));
-    if !timers && !prints && references.local_types.is_none() {
+    let printer = references.functions.all().find_map(|bound| print::printer_of(&bound.func));
+    let printer = printer.filter(|_| named).map(|printer| printer.for_payer(pool.payer));
+    if !timers && printer.is_none() && references.local_types.is_none() {
         return Ok(None);
     }
     let mut own = references.functions.clone();
@@ -189,9 +199,9 @@ fn own_functions(name: &str, references: &References, pool: &mut Pool<'_>) -> Re
         // Timers and deferred work identify the program by one number.
         own.set_timer_program(&Arc::new(TimerProgram::new()));
     }
-    if prints {
+    if let Some(printer) = printer {
         for bound in own.all_mut() {
-            if let Some(func) = print::printing_for(&bound.func, pool.payer) {
+            if let Some(func) = print::printing(&bound.func, &printer) {
                 bound.func = func;
             }
         }

@@ -256,7 +256,7 @@ impl Loaded {
         let counted = engine.0.metrics.program(memory, instance, name);
         let refused = |NoMemory { needed }| LoadError::NoMemory { program: name.to_string(), needed };
         if let Some(counted) = counted.map_err(refused)? {
-            bindings.get_or_insert_default().counted = Some(counted);
+            bindings.get_or_insert_default().count_in(counted);
         }
         let form = match ready {
             Ready::Interpreted(what) => {

@@ -37,6 +37,7 @@ mod kernel_maps;
 mod kfuncs;
 mod layouts;
 mod lock_threads;
+mod logged;
 mod lookups;
 mod maps;
 mod named;

@@ -1,19 +1,25 @@
-//! Text from formats: `bpf_trace_printk`, `bpf_trace_vprintk` and `bpf_snprintf`.
+//! Text of programs: `bpf_trace_printk`, `bpf_trace_vprintk` and `bpf_snprintf` from formats, and the function of
+//! [`crate::Linker::log`].
 //!
-//! The host receives one text for each call. Each function exists twice: as the helper, which treats all values as
-//! numbers, and for a call site ([`at_site`]), with the facts that the verifier has proven there about values that are
-//! pointers ([`super::format`]).
+//! The host receives one line for each call, as many in a second as [`crate::Config::print_limit`] allows a program.
+//! Each function of a format exists twice: as the helper, which treats all values as numbers, and for a call site
+//! ([`at_site`]), with the facts that the verifier has proven there about values that are pointers ([`super::format`]).
 //!
 //! Source: `bpf_bprintf_prepare` in `kernel/bpf/helpers.c`, `kernel/trace/bpf_trace.c` (Linux 6.18).
 
 use crate::abi::run::{Printed, Run};
 use crate::call::helpers::format::{Known, format};
-use crate::call::{HostFn, Shim, guarded, leave};
+use crate::call::{HostArg, HostFn, SharedBytes, Shim, guarded, leave};
+use crate::engine::metrics::Counters;
+use crate::engine::trace;
 use crate::engine::usage::Payer;
+use crate::num;
 use bpf_jit_code::RunCtx;
 use bpf_maps::Errno;
 use bpf_uapi::Helper;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
+use std::time::Instant;
 
 /// The facts about the values of a call.
 #[derive(Debug, Default)]
@@ -23,13 +29,53 @@ pub(crate) struct Site {
     from: Option<Arc<Printer>>,
 }
 
-/// A program that prints.
-#[derive(Debug)]
-struct Printer {
+/// A program that prints, for all its functions and call sites that do.
+#[derive(Debug, Default)]
+pub(crate) struct Printer {
     program: String,
     account: Option<String>,
     instance: Option<Arc<str>>,
+    lines: Lines,
+    /// The program's counters, if its engine counts.
+    counters: OnceLock<Arc<Counters>>,
 }
+
+/// The lines that a program prints in a second.
+#[derive(Debug, Default)]
+struct Lines {
+    limit: Option<u32>,
+    /// The second since the first line of the process, and in the low half the lines of that second.
+    printed: AtomicU64,
+    /// The lines dropped since the last one that was not.
+    dropped: AtomicU64,
+}
+
+impl Lines {
+    /// Takes one of the lines of this second. Returns how many were dropped before it, or `None` to drop this one.
+    fn take(&self, second: u32) -> Option<u64> {
+        let Some(limit) = self.limit else { return Some(0) };
+        let next = |word: u64| match num::low(word >> 32) == second {
+            true => (num::low(word) < limit).then_some(word + 1),
+            false => (limit > 0).then_some(u64::from(second) << 32 | 1),
+        };
+        // Relaxed: these words guard no other memory.
+        if self.printed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok() {
+            return Some(self.dropped.swap(0, Ordering::Relaxed));
+        }
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+}
+
+/// Returns the second since the first call.
+fn second() -> u32 {
+    static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
+    // The count begins anew after 136 years.
+    num::low(FIRST.elapsed().as_secs())
+}
+
+/// The longest text of [`log_line`] in bytes; the rest is cut off. Source: `MAX_BPRINTF_BUF` in `kernel/bpf/helpers.c`.
+const MAX_TEXT: u64 = 1024;
 
 /// Values a call can have (Linux: `MAX_BPRINTF_VARARGS`).
 const MAX_VALUES: usize = 12;
@@ -56,32 +102,56 @@ pub(crate) fn at_site(helper: Helper, known: &[Known], of: &HostFn) -> Option<Ho
     Some(HostFn { shim, env: Some(Site::of(known, from)), needs_ctx: true })
 }
 
-/// The environment of the helpers that print, for a program of this name.
-pub(crate) fn printer(program: &str) -> Arc<Site> {
-    Site::of(&[], Some(Arc::new(Printer { program: program.to_owned(), account: None, instance: None })))
+impl Printer {
+    /// The program of this name, which may print so many lines a second.
+    pub(crate) fn new(program: &str, limit: Option<u32>) -> Arc<Printer> {
+        let lines = Lines { limit, ..Lines::default() };
+        Arc::new(Printer { program: program.to_owned(), lines, ..Printer::default() })
+    }
+
+    /// This program in an instance that is counted for this payer.
+    pub(crate) fn for_payer(&self, payer: Payer<'_>) -> Arc<Printer> {
+        Arc::new(Printer {
+            program: self.program.clone(),
+            account: payer.account.map(|account| account.name().to_owned()),
+            instance: payer.instance.cloned(),
+            lines: Lines { limit: self.lines.limit, ..Lines::default() },
+            counters: OnceLock::new(),
+        })
+    }
+
+    /// Sets the counters of the program's dropped lines. Programs that share a printer have the same names, and so the
+    /// same counters.
+    pub(crate) fn count_in(&self, counters: &Arc<Counters>) {
+        let _: Result<(), _> = self.counters.set(Arc::clone(counters));
+    }
 }
 
-/// Whether a function prints, and so names the calling program.
-pub(crate) fn prints(func: &HostFn) -> bool {
-    func.env.as_deref().and_then(|env| env.downcast_ref::<Site>()).is_some_and(|site| site.from.is_some())
+/// The function behind [`crate::Linker::log`], which is bound to a program by [`printing`].
+pub(crate) fn log() -> HostFn {
+    HostFn { shim: log_line, env: Some(Site::of(&[], Some(Arc::default()))), needs_ctx: true }
 }
 
-/// The function `func` for an instance of the program that is counted for this payer; `None` if it does not print.
-pub(crate) fn printing_for(func: &HostFn, payer: Payer<'_>) -> Option<HostFn> {
-    let site = func.env.as_deref()?.downcast_ref::<Site>()?;
-    let account = payer.account.map(|account| account.name().to_owned());
-    let program = site.from.as_ref()?.program.clone();
-    let from = Printer { program, account, instance: payer.instance.cloned() };
-    Some(HostFn { env: Some(Site::of(&site.known, Some(Arc::new(from)))), ..func.clone() })
+/// The program that a function names, if it prints.
+pub(crate) fn printer_of(func: &HostFn) -> Option<&Arc<Printer>> {
+    func.env.as_deref()?.downcast_ref::<Site>()?.from.as_ref()
 }
 
-/// A helper's function for the program with this environment, if it prints.
-pub(crate) fn printing(helper: Helper, printer: &Arc<Site>) -> Option<HostFn> {
-    let shim = match helper {
-        Helper::TracePrintk | Helper::TraceVprintk => shim(helper)?,
-        _other => return None,
-    };
-    Some(HostFn { shim, env: Some(Arc::<Site>::clone(printer)), needs_ctx: true })
+/// The function `func` with this program in place of the one that it names; `None` if it does not print.
+pub(crate) fn printing(func: &HostFn, printer: &Arc<Printer>) -> Option<HostFn> {
+    let site = func.env.as_deref()?.downcast_ref::<Site>().filter(|site| site.from.is_some())?;
+    Some(HostFn { env: Some(Site::of(&site.known, Some(Arc::clone(printer)))), ..func.clone() })
+}
+
+/// Whether a helper prints.
+pub(crate) fn is_printing(helper: Helper) -> bool {
+    matches!(helper, Helper::TracePrintk | Helper::TraceVprintk)
+}
+
+/// The function of a helper that prints, for this program.
+pub(crate) fn helper_printing(helper: Helper, printer: &Arc<Printer>) -> Option<HostFn> {
+    let shim = shim(helper)?;
+    Some(HostFn { shim, env: Some(Site::of(&[], Some(Arc::clone(printer)))), needs_ctx: true })
 }
 
 /// The function of a helper that has a [`Site`].
@@ -244,19 +314,64 @@ unsafe fn print_text([fmt, size]: [u64; 2], data: u64, len: u64, site: Option<&S
             let Some(text) = args.and_then(|args| unsafe { format(fmt, &args, &known) }) else {
                 return Ok(Errno::EINVAL.as_ret() as u64);
             };
-            // SAFETY: the engine outlives its runs.
-            let config = unsafe { &*run.config };
-            if let Some(print) = &config.print {
-                let from = site.and_then(|site| site.from.as_deref());
-                print(&Printed {
-                    text: &String::from_utf8_lossy(&text),
-                    program: from.map_or("", |from| &from.program),
-                    account: from.and_then(|from| from.account.as_deref()),
-                    instance: from.and_then(|from| from.instance.as_deref()),
-                    slot: run.ctx.slot,
-                });
+            if let Some(from) = site.and_then(|site| site.from.as_deref()) {
+                tell(run, from, None, &text);
             }
             Ok(text.len() as u64)
+        })
+    };
+    match result {
+        Some(r0) => r0,
+        // SAFETY: this frame holds nothing that needs dropping any more.
+        None => unsafe { leave(ctx) },
+    }
+}
+
+/// Gives the host a line of this program, or drops it.
+fn tell(run: &Run, from: &Printer, level: Option<u8>, text: &[u8]) {
+    let Some(dropped) = from.lines.take(if from.lines.limit.is_some() { second() } else { 0 }) else {
+        if let Some(counters) = from.counters.get() {
+            counters.count_dropped_line();
+        }
+        return;
+    };
+    let line = Printed {
+        text: &String::from_utf8_lossy(text),
+        program: &from.program,
+        account: from.account.as_deref(),
+        instance: from.instance.as_deref(),
+        slot: run.ctx.slot,
+        dropped,
+        level,
+    };
+    trace::printed(&line);
+    // SAFETY: the engine outlives its runs.
+    let config = unsafe { &*run.config };
+    if let Some(print) = &config.print {
+        print(&line);
+    }
+}
+
+/// The function of [`crate::Linker::log`]: `void log(u32 level, const void *text, u64 len)`.
+///
+/// # Safety
+/// `text` must be readable for `len` bytes; `ctx` the first field of a [`Run`], with a [`Site`].
+unsafe extern "C" fn log_line(level: u64, text: u64, len: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    let result = {
+        // SAFETY: the environment of this function is a `Site`.
+        let site = unsafe { site::<true>(ctx) };
+        // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted
+        // code waits for this call.
+        let run = unsafe { &mut *ctx.cast::<Run>() };
+        guarded(run, |run| {
+            // SAFETY: the program was proven to pass `len` readable bytes, of which these are the first.
+            let bytes = unsafe { SharedBytes::from_regs(&[text, len.min(MAX_TEXT)]) }.to_vec();
+            let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+            let level = u8::try_from(num::low(level)).unwrap_or(7).min(7);
+            if let Some(from) = site.and_then(|site| site.from.as_deref()) {
+                tell(run, from, Some(level), text);
+            }
+            Ok(0)
         })
     };
     match result {
