@@ -2,8 +2,8 @@
 //!
 //! * `native`: machine code. The feature `jit`, on a system that executable memory is known for, on an architecture
 //!   with a backend. Everything else is interpreted.
-//! * `address_sanitizer`: stable Rust has no `cfg` for it. `-Zsanitizer=address` of nightly sets `sanitize =
-//!   "address"`, and Cargo tells build scripts.
+//! * `address_sanitizer`, `thread_sanitizer`: stable Rust has no `cfg` for them. `-Zsanitizer=address` of nightly sets
+//!   `sanitize = "address"`, and Cargo tells build scripts.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -13,9 +13,11 @@ fn main() {
     if backend && std::env::var_os("CARGO_FEATURE_JIT").is_some() {
         println!("cargo::rustc-cfg=native");
     }
-    println!("cargo::rustc-check-cfg=cfg(address_sanitizer)");
     let sanitizers = std::env::var("CARGO_CFG_SANITIZE").unwrap_or_default();
-    if sanitizers.split(',').any(|name| name == "address") {
-        println!("cargo::rustc-cfg=address_sanitizer");
+    for sanitizer in ["address", "thread"] {
+        println!("cargo::rustc-check-cfg=cfg({sanitizer}_sanitizer)");
+        if sanitizers.split(',').any(|name| name == sanitizer) {
+            println!("cargo::rustc-cfg={sanitizer}_sanitizer");
+        }
     }
 }

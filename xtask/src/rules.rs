@@ -139,6 +139,11 @@ const FOREIGN: &[&str] = &[
     "__jit_debug_descriptor",
     // Tells the address sanitizer that a jump leaves frames of emitted code.
     "__asan_handle_no_return",
+    // Tell the thread sanitizer of the stacks of runs that wait.
+    "__tsan_get_current_fiber",
+    "__tsan_create_fiber",
+    "__tsan_destroy_fiber",
+    "__tsan_switch_to_fiber",
 ];
 
 /// Source folders whose crates forbid unsafe code.

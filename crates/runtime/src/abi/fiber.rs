@@ -415,6 +415,7 @@ impl Fibers {
 #[cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod imp {
     use super::{Awaited, Ended, Link, Resume, RunStack};
+    use crate::abi::shadow::Shadow;
     use crate::error::RunError;
     use corosensei::stack::StackPointer;
     use corosensei::{Coroutine, CoroutineResult, Yielder};
@@ -445,7 +446,7 @@ mod imp {
     /// A stack, and the run that is on it.
     pub(super) struct Stack {
         /// Before the stack: dropped first.
-        routine: Option<Routine>,
+        routine: Option<(Routine, Shadow)>,
         stack: RunStack,
     }
 
@@ -478,16 +479,17 @@ mod imp {
                 catch_unwind(AssertUnwindSafe(work))
             };
             // SAFETY: the caller's contract is this function's.
-            self.routine = Some(unsafe { Coroutine::with_stack_unchecked(Usable { low, base }, body) });
+            let routine = unsafe { Coroutine::with_stack_unchecked(Usable { low, base }, body) };
+            self.routine = Some((routine, Shadow::new()));
         }
 
         /// # Safety
         /// As for [`super::Fiber::resume`].
         pub(super) unsafe fn resume(&mut self, with: Resume) -> Result<Awaited, Ended> {
-            let Some(routine) = self.routine.as_mut() else {
+            let Some((routine, shadow)) = self.routine.as_mut() else {
                 return Err(Ok(Err(RunError::Internal("a fiber without a run".into()))));
             };
-            match routine.resume(with) {
+            match shadow.on(|| routine.resume(with)) {
                 CoroutineResult::Yield(awaited) => Ok(awaited),
                 CoroutineResult::Return(ended) => {
                     self.routine = None;

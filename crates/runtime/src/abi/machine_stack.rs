@@ -14,10 +14,10 @@
 //! `max_machine_stack`.
 //!
 //! Knowledge of stacks:
-//! - The ends of a thread's stack are requested once, in its first run, but not in a signal handler, since C libraries
-//!   allocate for that. The main thread's stack grows, and its end is computed from its limit at that time
-//!   (`RLIMIT_STACK`). The stack is smaller than assumed if the limit is lowered later, or if it was raised and other
-//!   memory was mapped in its way.
+//! - The ends of a thread's stack are requested once, before its first run or its first switch to the stack of a
+//!   sleepable run, so that later runs in signal handlers need not: C libraries allocate for that. The main thread's
+//!   stack grows, and its end is computed from its limit at that time (`RLIMIT_STACK`). The stack is smaller than
+//!   assumed if the limit is lowered later, or if it was raised and other memory was mapped in its way.
 //! - A run in a signal handler on a signal stack is held to the signal stack's ends, which costs a system call. A
 //!   signal stack that lies inside the thread's own stack is not recognised.
 //! - The stack of a sleepable run is the thread's stack while the run is on it ([`enter`]).
@@ -52,7 +52,19 @@ pub(crate) struct Outer((u64, u64));
 
 /// Sets the bounds before this thread is switched to a stack of `len` bytes from `low` on. Returns the former bounds.
 pub(crate) fn enter(low: u64, len: u64) -> Outer {
+    // This is a run of the thread too, and a signal handler may run a program when the thread is back on its own stack.
+    if BOUNDS.get() == UNASKED {
+        request();
+    }
     Outer(BOUNDS.replace((low, len)))
+}
+
+/// Requests the ends of this thread's stack.
+#[cold]
+fn request() {
+    // A signal handler during the request must not request as well: the C library may hold a lock.
+    BOUNDS.set(NOWHERE);
+    BOUNDS.set(thread::stack().unwrap_or(EVERYWHERE));
 }
 
 /// Restores the bounds after the thread was switched back.
@@ -111,9 +123,7 @@ impl StackNeed {
     #[inline(never)]
     fn check_slowly(&self, roots: &dyn Roots, beside: u64) -> Result<(), Box<RunError>> {
         if BOUNDS.get() == UNASKED {
-            // A signal handler during the request must not request as well: the C library may hold a lock.
-            BOUNDS.set(NOWHERE);
-            BOUNDS.set(thread::stack().unwrap_or(EVERYWHERE));
+            request();
         }
         let at = stack_pointer();
         let inside = |&(low, len): &(u64, u64)| at.wrapping_sub(low) <= len;
@@ -149,4 +159,21 @@ fn stack_pointer() -> u64 {
         here = &raw const local as u64;
     }
     here
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    /// The end of a thread's stack is not requested in a signal handler if the thread's first run was sleepable.
+    #[test]
+    fn a_switch_to_another_stack_requests_the_ends_of_the_threads_own() {
+        let known = std::thread::spawn(|| {
+            assert_eq!(BOUNDS.get(), UNASKED);
+            leave(enter(0x10000, 0x1000));
+            BOUNDS.get()
+        });
+        let (low, len) = known.join().expect("no panic");
+        assert!((low, len) != UNASKED && (low, len) != (0x10000, 0x1000) && len > 0x1000, "{low:#x} {len:#x}");
+    }
 }

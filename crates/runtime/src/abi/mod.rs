@@ -14,6 +14,8 @@ pub(crate) mod machine_stack;
 pub(crate) mod parked;
 pub(crate) mod roots;
 pub(crate) mod run;
+#[cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod shadow;
 pub(crate) mod slots;
 pub(crate) mod stack;
 pub(crate) mod stacks;
