@@ -77,10 +77,11 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that are not shipped. They may depend on any crate, and no shipped crate may depend on them.
-const UNSHIPPED: [&str; 13] = [
+const UNSHIPPED: [&str; 14] = [
     "bpf-testkit",
     "bpf-jit-suite",
     "bpf-misuse",
+    "bpf-parking",
     "bpf-prove",
     "bpf-benches",
     "bpf-example-gateway",

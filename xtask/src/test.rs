@@ -49,13 +49,14 @@ impl fmt::Display for Tally {
     }
 }
 
-/// The crates whose protocols loom explores: those with `cfg(loom)` in them.
-const LOOM: [&str; 2] = ["bpf-quiesce", "bpf-maps"];
+/// The crates whose protocols loom explores: those with `cfg(loom)` in them. `bpf-parking` has the
+/// runtime's.
+const LOOM: [&str; 3] = ["bpf-quiesce", "bpf-maps", "bpf-parking"];
 
 /// Packages that are not tested on arm64: tools for developers, packages without tests, the x86-64 backend, and the
 /// command and services around the runtime, whose own tests run on both architectures.
 /// Building them and their dependencies for another machine takes minutes.
-const TOOLS: [&str; 9] = [
+const TOOLS: [&str; 10] = [
     "bpf-benches",
     "bpf-cli",
     "bpf-example-*",
@@ -63,6 +64,7 @@ const TOOLS: [&str; 9] = [
     "bpf-jit-suite",
     "bpf-jit-x64",
     "bpf-misuse",
+    "bpf-parking",
     "bpf-prove",
     "xtask",
 ];

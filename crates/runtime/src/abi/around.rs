@@ -21,12 +21,12 @@
 
 use crate::abi::level::Level;
 use crate::abi::parked::{Parked, wake};
+use crate::abi::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, fence};
 use crate::abi::watch::{INTERRUPTED, LATE, unmarked};
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 /// The innermost run of a slot: the slot, and how many runs are outside of it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

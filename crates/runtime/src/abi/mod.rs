@@ -21,6 +21,7 @@ pub(crate) mod stack;
 pub(crate) mod stacks;
 pub(crate) mod stop;
 pub(crate) mod stopped;
+mod sync;
 pub(crate) mod timers;
 pub(crate) mod watch;
 pub(crate) mod whole;

@@ -14,12 +14,12 @@
 
 use crate::abi::clock::Clock;
 use crate::abi::level::Level;
+use crate::abi::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::abi::watch::{INTERRUPTED, LATE, NEVER, unmarked};
 use crossbeam_utils::CachePadded;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 

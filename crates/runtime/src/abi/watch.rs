@@ -16,8 +16,8 @@
 //! tries again once. The fields of a [`Watch`] are those of the run whose word it is, or of a later one: then a
 //! compare-and-exchange of the earlier word fails, or changes a word that is about to be overwritten.
 
+use crate::abi::sync::{AtomicU64, Ordering, compiler_fence};
 use bpf_jit_code::RunCtx;
-use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 /// Asks the run to stop.
 pub(crate) const INTERRUPTED: u64 = RunCtx::INTERRUPTED;
