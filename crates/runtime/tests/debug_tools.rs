@@ -2,13 +2,17 @@
 //! perf and GDB themselves on a child process (this test binary again).
 
 use bpf_runtime::{
-    Arch, Caller, Config, DebugOptions, Engine, EngineError, Instance, Linker, MapSet, Object, Raw, assemble,
+    Arch, AsyncCaller, Caller, Config, DebugOptions, Engine, EngineError, Instance, Linker, MapSet, Object, Raw,
+    assemble,
 };
 use bpf_testkit::{emulated, itself, skipped};
 use std::ffi::OsStr;
 use std::fs;
+use std::future::{Future as _, poll_fn};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::{Command, Output};
+use std::task::{Context, Poll, Waker};
 use zerocopy::IntoBytes;
 
 const SOURCE: &str = include_str!("objects/debug.c");
@@ -292,6 +296,7 @@ fn a_process_to_look_at() {
         "perf map" => burn(&engine(|d| d.perf_map = Some("/tmp".into())).unwrap(), long),
         "jitdump" => burn(&engine(|d| d.jitdump = Some(dir)).unwrap(), long),
         "gdb" => stop(&engine(|d| d.gdb = true).unwrap()),
+        "gdb waits" => wait(&engine(|d| d.gdb = true).unwrap()),
         "full" => {
             let engine = engine(|d| d.perf_map = Some(dir)).unwrap();
             let first = load(&engine);
@@ -309,8 +314,30 @@ fn a_process_to_look_at() {
             let engine = engine(|d| d.gdb = true).unwrap();
             burn(&engine, 1000);
             stop(&engine);
+            wait(&engine);
         }
     }
+}
+
+/// Runs a sleepable program that stops in a host function, before and after it has waited.
+#[inline(never)]
+fn wait(engine: &Engine) {
+    let mut linker = Linker::<()>::new(engine);
+    linker
+        .func(1001, "probe", |_: &mut Caller<'_, ()>| bpf_debug_test_stop())
+        .unwrap()
+        .func_async(1002, "wait", async |_: AsyncCaller<'_, ()>| {
+            let mut polled = false;
+            poll_fn(|_| if std::mem::replace(&mut polled, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+        })
+        .unwrap();
+    let text = assemble("call 1001\ncall 1002\ncall 1001\nr0 = 7\nexit").unwrap();
+    let program = linker.loader::<Raw>().sleepable(true).insns("waiting", text).unwrap();
+    let mut host = ();
+    let mut run = pin!(program.run_async(&mut host, &mut []));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(run.as_mut().poll(&mut cx).is_pending());
+    assert!(matches!(run.as_mut().poll(&mut cx), Poll::Ready(Ok(7))));
 }
 
 fn burn(engine: &Engine, rounds: u64) {
@@ -453,5 +480,43 @@ fn gdb_shows_the_programs_and_their_lines() {
         from += text[from..].find(frame).unwrap() + frame.len();
     }
     assert!(text[from..].contains("run_outer"), "{text}");
+    assert!(text.contains("exited normally"), "{text}");
+}
+
+/// A sleepable run is on a stack of its own: GDB shows its frames before and after a wait, and does not take the
+/// change of stacks for a broken one.
+#[test]
+fn gdb_shows_a_sleepable_run_from_its_host_function_to_its_poller() {
+    if no_jit("gdb") {
+        return;
+    }
+    if tool("gdb", &["--version".as_ref()]).is_err() || emulated() {
+        skipped("gdb", &"there is no gdb, or this is an emulator");
+        return;
+    }
+    let dir = Dir::new("gdb-waits");
+    let output = role("gdb waits", &dir.0, |words| {
+        words.extend(["gdb", "-nx", "-batch", "-ex", "set debuginfod enabled off"].map(Into::into));
+        words
+            .extend(["-ex", "break bpf_debug_test_stop", "-ex", "run", "-ex", "bt", "-ex", "continue"].map(Into::into));
+        words.extend(["-ex", "bt", "-ex", "delete", "-ex", "continue", "--args"].map(Into::into));
+    });
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stops: Vec<&str> = text.split("Breakpoint 1, ").skip(1).collect();
+    if stops.is_empty() {
+        skipped("gdb", &format!("it cannot run a program here: {}", errors.trim()));
+        return;
+    }
+    assert_eq!(stops.len(), 2, "{text}");
+    for stop in stops {
+        let mut from = 0;
+        for frame in ["bpf_debug_test_stop ()", "in bpf:waiting ()", "RunAsync", "debug_tools::wait"] {
+            from += stop[from..].find(frame).unwrap_or_else(|| panic!("no {frame} in\n{stop}"));
+        }
+    }
+    for complaint in ["corrupt stack", "Backtrace stopped", "Cannot access memory"] {
+        assert!(!text.contains(complaint) && !errors.contains(complaint), "{text}{errors}");
+    }
     assert!(text.contains("exited normally"), "{text}");
 }

@@ -14,6 +14,7 @@ mod hooks;
 mod inside;
 mod interfaces;
 mod random;
+mod ready;
 mod yields;
 
 use bpf_runtime::{
