@@ -844,6 +844,10 @@ pub enum RunError {
     /// The future of a run that is over was polled.
     #[error("the run is over: its future has been ready before")]
     Over,
+    /// The caller is a signal handler that interrupted its thread while that thread had a lock for sleepable runs, or
+    /// allocated for one. A run that waits was not polled: it goes on when it is polled later, elsewhere.
+    #[error("the caller is a signal handler, and its thread was beginning, ending or interrupting a sleepable run")]
+    Signal,
     /// Runs are nested (a host function runs a program) beyond the limit.
     #[error("runs are nested more than {limit} deep")]
     TooDeep {
@@ -955,6 +959,7 @@ impl RunError {
             | RunError::Over => RunErrorKind::Misuse,
             RunError::Enter(_)
             | RunError::Stack { .. }
+            | RunError::Signal
             | RunError::TooManyAsleep { .. }
             | RunError::NoStack { .. }
             | RunError::MemoryFull { .. }
@@ -1019,6 +1024,7 @@ impl RunError {
             | RunError::NoStack { .. }
             | RunError::MemoryFull { .. }
             | RunError::Over
+            | RunError::Signal
             | RunError::TooDeep { .. }
             | RunError::Internal(_) => None,
         }

@@ -3,6 +3,8 @@
 #[path = "../../../runtime/src/abi/around.rs"]
 mod around;
 mod clock;
+#[path = "../../../runtime/src/abi/critical.rs"]
+mod critical;
 mod level;
 #[cfg(test)]
 mod models;

@@ -133,10 +133,10 @@ impl Engine {
         while !self.run.is_asked() {
             let asked = if self.mistake == Mistake::LooksFirst {
                 let asked = self.run.is_asked();
-                self.run.park(&waker);
+                self.run.park(&waker, || false);
                 asked
             } else {
-                self.run.park(&waker)
+                self.run.park(&waker, || false)
             };
             if asked {
                 return;

@@ -19,14 +19,15 @@
 //!
 //! Limit: a run of a slot inside a run on a stack of its own does not know of it, and ends when it returns.
 
+use crate::abi::critical::{Critical, Lock, Locked};
 use crate::abi::level::Level;
 use crate::abi::parked::{Parked, wake};
-use crate::abi::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, fence};
+use crate::abi::sync::{AtomicUsize, Ordering, fence};
 use crate::abi::watch::{INTERRUPTED, LATE, unmarked};
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// The innermost run of a slot: the slot, and how many runs are outside of it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -65,8 +66,9 @@ thread_local! {
     static OTHERS: Cell<Vec<Current>> = const { Cell::new(Vec::new()) };
 }
 
-/// Does this with [`OTHERS`]; `None` when the thread ends. A signal handler meanwhile finds an empty list.
+/// Does this with [`OTHERS`]; `None` when the thread ends.
 fn with_others<T>(work: impl FnOnce(&mut Vec<Current>) -> T) -> Option<T> {
+    let _critical = Critical::enter();
     let with = |others: &Cell<Vec<Current>>| {
         let mut list = others.take();
         let result = work(&mut list);
@@ -194,13 +196,19 @@ pub(super) struct Nests {
     /// The number of entries, changed before an entry is added and after one is removed.
     count: AtomicUsize,
     /// Each by a run around it and its own address.
-    all: Mutex<BTreeMap<(Id, usize), Arc<Parked>>>,
+    all: Lock<BTreeMap<(Id, usize), Arc<Parked>>>,
 }
 
 impl Nests {
-    /// Nothing under the lock panics, so poison means nothing.
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Id, usize), Arc<Parked>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Does this with the lock held.
+    #[cfg(test)]
+    pub(super) fn locked(&self, work: impl FnOnce()) {
+        let _all = self.lock();
+        work();
+    }
+
+    fn lock(&self) -> Locked<'_, BTreeMap<(Id, usize), Arc<Parked>>> {
+        self.all.lock()
     }
 
     /// Lists a run in progress inside `around`, and nowhere else. Marks it if a run around it was asked to end.
@@ -216,6 +224,7 @@ impl Nests {
         if known.as_deref() == Some(&around) {
             return self.ask(run, &around, levels);
         }
+        let critical = Critical::enter();
         let at = Arc::as_ptr(run).addr();
         // Relaxed: the fence below orders it.
         self.count.fetch_add(around.ids().count(), Ordering::Relaxed);
@@ -231,8 +240,10 @@ impl Nests {
         self.count.fetch_sub(removed, Ordering::Relaxed);
         // With the fence in `Marked::add`: see the module.
         fence(Ordering::SeqCst);
-        self.ask(run, &around, levels);
-        *known = Some(Box::new(around));
+        let around = known.insert(Box::new(around));
+        // Wakers are called without.
+        drop(critical);
+        self.ask(run, around, levels);
     }
 
     /// Asks a listed run to end if a run around it was asked, and with it the runs that are inside.
@@ -250,6 +261,7 @@ impl Nests {
     /// A run is over, or is inside no other.
     pub(super) fn end(&self, known: &mut Option<Box<Around>>, run: &Arc<Parked>) {
         let Some(known) = known.take() else { return };
+        let _critical = Critical::enter();
         let mut all = self.lock();
         let removed = known.ids().filter(|id| all.remove(&(*id, Arc::as_ptr(run).addr())).is_some()).count();
         drop(all);
@@ -275,6 +287,7 @@ impl<'n> Marked<'n> {
         // With the fence in `Nests::set`: see the module.
         fence(Ordering::SeqCst);
         if self.nests.count.load(Ordering::Relaxed) != 0 {
+            let _critical = Critical::enter();
             self.runs.push((Id { place, word: unmarked(word) }, marks));
         }
     }

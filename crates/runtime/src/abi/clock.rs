@@ -8,9 +8,10 @@
 //! Invariant: the thread is awake while a deadline is pending, and for [`LINGER`] after it. By then the thread sees the
 //! stores of every run that began before its deadline, and a run that begins later sees that its deadline has passed.
 
+use crate::abi::critical::Lock;
 use crate::error::DeadlineError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,7 @@ pub(crate) struct Clock {
     /// Whether the thread was started.
     started: AtomicBool,
     closed: AtomicBool,
-    thread: Mutex<Option<Thread>>,
+    thread: Lock<Option<Thread>>,
 }
 
 impl Clock {
@@ -47,7 +48,7 @@ impl Clock {
             asleep: AtomicBool::new(false),
             started: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-            thread: Mutex::new(None),
+            thread: Lock::new(None),
         }
     }
 
@@ -85,7 +86,7 @@ impl Clock {
         if self.started.load(Ordering::Acquire) && !self.asleep.load(Ordering::SeqCst) {
             return Ok(tick);
         }
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = self.thread.lock();
         match &*thread {
             Some(thread) if self.asleep.load(Ordering::SeqCst) => thread.unpark(),
             Some(_) => {}
@@ -121,7 +122,7 @@ impl Clock {
         // SeqCst: as in `deadline`.
         self.raise_last(tick);
         if self.asleep.load(Ordering::SeqCst)
-            && let Some(thread) = &*self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+            && let Some(thread) = &*self.thread.lock()
         {
             thread.unpark();
         }
@@ -132,7 +133,7 @@ impl Clock {
         self.closed.store(true, Ordering::SeqCst);
         // Neither joined nor waited for: a forked child has no such thread, and the lock may be held by a thread that
         // only the parent has.
-        if let Ok(thread) = self.thread.try_lock()
+        if let Some(thread) = self.thread.try_lock()
             && let Some(thread) = &*thread
         {
             thread.unpark();

@@ -17,6 +17,7 @@
 
 use crate::abi::around::{Around, Busy, Current, Marked, Nests, Place, Polling, polled};
 use crate::abi::clock::Clock;
+use crate::abi::critical::{Critical, Lock, Locked};
 use crate::abi::level::Level;
 use crate::abi::link::{Awaited, Link, Resume, Waiting};
 use crate::abi::machine_stack::{self, StackNeed};
@@ -33,7 +34,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Waker};
 
 /// Fibers that are kept for later runs, with at most [`KEPT_STACK`] bytes of pages that their stacks have.
@@ -184,7 +185,7 @@ impl Fiber {
     /// Keeps the waker of the poller of a run that waits, for threads that end runs. Returns whether one has ended it.
     pub(crate) fn park(&mut self, waker: &Waker) -> bool {
         self.fibers.deadlines.wait(&mut self.due, &self.parked);
-        self.parked.park(waker)
+        self.parked.park(waker, || self.fibers.domain.is_forked())
     }
 
     /// Returns the tick at which the run is to end, later than at its beginning if its waits have moved it.
@@ -286,9 +287,9 @@ pub(crate) struct Fibers {
     most: usize,
     /// Number of fibers, including idle ones.
     count: AtomicUsize,
-    idle: Mutex<Vec<Idle>>,
+    idle: Lock<Vec<Idle>>,
     /// The state of each, by its address: for threads that interrupt runs.
-    all: Mutex<BTreeMap<usize, Arc<Parked>>>,
+    all: Lock<BTreeMap<usize, Arc<Parked>>>,
     deadlines: Deadlines,
     /// The runs that are inside others.
     nests: Nests,
@@ -308,20 +309,34 @@ impl Fibers {
             stacks: Stacks::new(stack),
             most,
             count: AtomicUsize::new(0),
-            idle: Mutex::default(),
-            all: Mutex::default(),
+            idle: Lock::default(),
+            all: Lock::default(),
             deadlines: Deadlines::default(),
             nests: Nests::default(),
         }
     }
 
-    /// Nothing under either lock panics, so poison means nothing.
-    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Does this with each lock in turn, and the name of the lock.
+    #[cfg(test)]
+    pub(crate) fn with_each_lock(&self, mut work: impl FnMut(&str)) {
+        let run = self.all().values().next().map(Arc::clone);
+        run.iter().for_each(|run| run.locked(|| work("waker")));
+        self.stacks.locked(|| work("stacks"));
+        self.deadlines.locked(|| work("deadlines"));
+        self.nests.locked(|| work("nests"));
+        let idle = self.idle();
+        work("idle");
+        drop(idle);
+        let _all = self.all();
+        work("all");
     }
 
-    fn all(&self) -> MutexGuard<'_, BTreeMap<usize, Arc<Parked>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    fn idle(&self) -> Locked<'_, Vec<Idle>> {
+        self.idle.lock()
+    }
+
+    fn all(&self) -> Locked<'_, BTreeMap<usize, Arc<Parked>>> {
+        self.all.lock()
     }
 
     /// Lets `ask` mark the runs that are to end, notes those for which it returns a word, the one before, and wakes the
@@ -377,6 +392,7 @@ impl Fibers {
 
     /// A fiber that no run is on.
     pub(crate) fn take(self: &Arc<Self>) -> Result<Fiber, RunError> {
+        let _critical = Critical::enter();
         if let Some(Idle { parked, link, stack }) = self.idle().pop() {
             let fibers = Arc::clone(self);
             return Ok(Fiber { fibers, parked, due: Due::NEVER, around: None, link, deep: false, stack });
@@ -405,6 +421,7 @@ impl Fibers {
 
     /// One fiber less.
     fn forget(&self, idle: Idle) {
+        let _critical = Critical::enter();
         self.all().remove(&Arc::as_ptr(&idle.parked).addr());
         drop(idle);
         self.count.fetch_sub(1, Ordering::Relaxed);

@@ -4,6 +4,7 @@
 pub(crate) mod around;
 pub(crate) mod begin;
 pub(crate) mod clock;
+pub(crate) mod critical;
 pub(crate) mod entry;
 pub(crate) mod fiber;
 pub(crate) mod held;

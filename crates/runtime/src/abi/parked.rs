@@ -13,13 +13,14 @@
 //! * No lock is held while a waker is called or dropped, which are code of others.
 
 use crate::abi::clock::Clock;
+use crate::abi::critical::{Critical, Lock, Locked};
 use crate::abi::level::Level;
-use crate::abi::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::abi::sync::{AtomicU64, Ordering};
 use crate::abi::watch::{INTERRUPTED, LATE, NEVER, unmarked};
 use crossbeam_utils::CachePadded;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -30,12 +31,12 @@ pub(crate) struct Parked {
     /// a hook, the hook. Stored before the word of the run, which is no other run's: see [`Parked::interrupt_of`].
     named: AtomicU64,
     /// The waker of the run's last poller.
-    waker: Mutex<Option<Waker>>,
+    waker: Lock<Option<Waker>>,
 }
 
 impl Parked {
     pub(super) fn new() -> Parked {
-        Parked { level: Level::new(0), named: AtomicU64::new(0), waker: Mutex::new(None) }
+        Parked { level: Level::new(0), named: AtomicU64::new(0), waker: Lock::new(None) }
     }
 
     /// Sets the program or hook by which the next run is interrupted.
@@ -64,8 +65,15 @@ impl Parked {
         unmarked(self.level.word().load(Ordering::Relaxed))
     }
 
-    fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
-        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Does this with the lock held.
+    #[cfg(test)]
+    pub(super) fn locked(&self, work: impl FnOnce()) {
+        let _waker = self.waker();
+        work();
+    }
+
+    fn waker(&self) -> Locked<'_, Option<Waker>> {
+        self.waker.lock()
     }
 
     /// Returns whether the run was asked to end.
@@ -82,12 +90,16 @@ impl Parked {
     }
 
     /// Keeps the waker of a run that waits. Returns whether the run was asked to end.
-    pub(super) fn park(&self, waker: &Waker) -> bool {
+    pub(super) fn park(&self, waker: &Waker, is_forked: impl Fn() -> bool) -> bool {
         let known = self.waker().as_ref().is_some_and(|kept| kept.will_wake(waker));
         if !known {
             // `clone` is code of others, and runs without the lock, like `drop`. A waker that is taken meanwhile is the
             // one before, and its mark is seen below.
             let new = waker.clone();
+            if is_forked() {
+                // It has forked: another thread of the parent may have had the lock.
+                return false;
+            }
             let before = self.waker().replace(new);
             drop(before);
         }
@@ -101,17 +113,19 @@ impl Parked {
 }
 
 /// Wakes pollers. A waker that panics does not keep the others from being woken.
-pub(super) fn wake(wakers: Vec<Waker>) {
-    for waker in wakers {
+pub(super) fn wake(mut wakers: Vec<Waker>) {
+    for waker in wakers.drain(..) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
             bpf_quiesce::drop_payload(panic);
         }
     }
+    let _critical = Critical::enter();
+    drop(wakers);
 }
 
 /// The deadlines of runs on stacks of their own: by tick, and the address of the run for unique keys.
 #[derive(Default)]
-pub(super) struct Deadlines(Mutex<BTreeMap<(u64, usize), Arc<Parked>>>);
+pub(super) struct Deadlines(Lock<BTreeMap<(u64, usize), Arc<Parked>>>);
 
 /// The deadline of one run.
 #[derive(Clone, Copy, Debug)]
@@ -140,8 +154,15 @@ impl Due {
 }
 
 impl Deadlines {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(u64, usize), Arc<Parked>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Does this with the lock held.
+    #[cfg(test)]
+    pub(super) fn locked(&self, work: impl FnOnce()) {
+        let _deadlines = self.lock();
+        work();
+    }
+
+    fn lock(&self) -> Locked<'_, BTreeMap<(u64, usize), Arc<Parked>>> {
+        self.0.lock()
     }
 
     /// A run with this deadline has begun.

@@ -8,10 +8,11 @@
 //! Invariants: a stack is its owner's alone until it is dropped. A stack that is never dropped (its run was forgotten)
 //! keeps its slab.
 
+use crate::abi::critical::{Lock, Locked};
 use bpf_os::SysError;
 use bpf_os::memory::{self, Advice, Pages};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Stacks in a mapping.
 const SLAB: usize = 32;
@@ -21,7 +22,7 @@ const SLAB: usize = 32;
 pub(crate) struct Stacks {
     /// Bytes from one stack to the next: the guard page, and what may be used.
     stride: usize,
-    slabs: Mutex<Slabs>,
+    slabs: Lock<Slabs>,
 }
 
 #[derive(Debug, Default)]
@@ -50,12 +51,18 @@ impl Stacks {
         // The system refuses a mapping that it has no room for.
         let usable = usize::try_from(bytes).unwrap_or(usize::MAX / (4 * SLAB)).min(usize::MAX / (4 * SLAB));
         let stride = usable.next_multiple_of(page) + page;
-        Arc::new(Stacks { stride, slabs: Mutex::default() })
+        Arc::new(Stacks { stride, slabs: Lock::default() })
     }
 
-    /// Nothing under the lock panics, so poison means nothing.
-    fn lock(&self) -> MutexGuard<'_, Slabs> {
-        self.slabs.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Locked<'_, Slabs> {
+        self.slabs.lock()
+    }
+
+    /// Does this with the lock held.
+    #[cfg(test)]
+    pub(super) fn locked(&self, work: impl FnOnce()) {
+        let _slabs = self.lock();
+        work();
     }
 
     /// Takes a free stack, or makes one.

@@ -120,6 +120,10 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
                 }
             };
             let Poll::Ready(verdict) = polled else { return Poll::Pending };
+            if self.waits.as_ref().is_some_and(|run| !run.is_over()) {
+                // Its poll was refused.
+                return Poll::Ready(verdict);
+            }
             let moved = self.waits.take().and_then(|run| run.moved_deadline());
             if let (Some(tick), Some(limits)) = (moved, &mut self.limits) {
                 limits.move_deadline(tick);
@@ -169,8 +173,14 @@ impl<D, H: 'static> Future for HookRunAsync<'_, D, H> {
         this.list = Some(Ok(Arc::clone(&list)));
         let polled = catch_unwind(AssertUnwindSafe(|| this.go_on(&list, cx)));
         drop(list);
-        // A run that has thrown is over, as a `RunAsync` is: its program must not begin again.
-        if !matches!(polled, Ok(Poll::Pending)) {
+        // A run that has thrown is over, as a `RunAsync` is: its program must not begin again. A run whose poll was
+        // refused goes on later.
+        let goes_on = match &polled {
+            Ok(Poll::Pending) => true,
+            Ok(Poll::Ready(_)) => this.waits.is_some(),
+            Err(_) => false,
+        };
+        if !goes_on {
             this.end();
         }
         polled.unwrap_or_else(|panic| resume_unwind(panic))

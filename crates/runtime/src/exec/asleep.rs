@@ -5,6 +5,7 @@
 //! account that the program was loaded for.
 
 use crate::abi::begin::Nesting;
+use crate::abi::critical::{self, Critical, FreedCritically};
 use crate::abi::fiber::{Budget, Fiber, Step};
 use crate::abi::limits::{Limits, RunLimits, Terms};
 use crate::abi::link::Waiting;
@@ -30,7 +31,7 @@ pub(crate) struct Asleep {
     /// The run's code, maps and closures.
     program: Arc<Loaded>,
     /// The memory that its stack may take.
-    _reservation: Reservation,
+    _reservation: FreedCritically<Reservation>,
 }
 
 // SAFETY: the call lies on the fiber's stack and is used only through the fiber, which is `Send`; the host's future
@@ -99,6 +100,9 @@ impl Loaded {
         terms: AsyncTerms<'_>,
         cx: &mut Context<'_>,
     ) -> Result<Begun, RunError> {
+        if critical::interrupted() {
+            return Err(RunError::Signal);
+        }
         let engine = &self.engine.0;
         let runs = &engine.runs;
         let named = || std::iter::once(self.limited());
@@ -109,7 +113,7 @@ impl Loaded {
         let guard = engine.domain.enter_run()?;
         let beside = if self.interpreted().is_some() { INTERPRETER } else { 0 };
         let code = self.code_stack().saturating_add(beside);
-        let reservation = self.reserve_stack(runs.config.stack.with_reserve(code))?;
+        let reservation = FreedCritically::new(self.reserve_stack(runs.config.stack.with_reserve(code))?);
         let mut fiber = runs.fibers.take()?;
         if let Err(error) = fiber.check(&runs.config.stack, code) {
             fiber.finish();
@@ -159,14 +163,21 @@ impl Loaded {
 
     /// Reserves memory for the stack of a run, in the account that the program was loaded for.
     fn reserve_stack(&self, bytes: u64) -> Result<Reservation, RunError> {
+        let _critical = Critical::enter();
         let own = self.bindings().memory.as_ref().map(Reservation::memory);
         own.unwrap_or(self.engine.domain().memory()).reserve(bytes).map_err(|full| RunError::MemoryFull { full })
     }
 }
 
-/// A run is over. In a forked child, where another thread of the parent may have had the locks, its fiber is lost.
+/// Whether this thread must wait for no lock: in a forked child, another thread of the parent may have had it; in a
+/// signal handler, its own thread may.
+fn is_barred(program: &Loaded) -> bool {
+    program.engine.domain().is_forked() || critical::interrupted()
+}
+
+/// A run is over. Where no lock is to be waited for, its fiber is lost.
 fn end(fiber: Fiber, program: &Loaded) {
-    if program.engine.domain().is_forked() {
+    if is_barred(program) {
         core::mem::forget(fiber);
     } else {
         fiber.finish();
@@ -195,6 +206,9 @@ impl Asleep {
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, RunError>> {
         let may_be_ended = self.may_be_ended();
         let Some(fiber) = &mut self.fiber else { return Poll::Ready(Err(RunError::Over)) };
+        if critical::interrupted() {
+            return Poll::Ready(Err(RunError::Signal));
+        }
         let engine = &self.program.engine.0;
         // In a forked child, another thread of the parent may have had the locks at the fork.
         let forked = engine.domain.is_forked();
@@ -251,6 +265,11 @@ impl Asleep {
         }
     }
 
+    /// Returns whether the run is over. It is not if its poll was refused ([`RunError::Signal`]).
+    pub(crate) fn is_over(&self) -> bool {
+        self.fiber.is_none()
+    }
+
     /// Returns the deadline of a run that is over, which waits that do not count have moved: for runs that follow under
     /// the same limits.
     pub(crate) fn moved_deadline(&self) -> Option<u64> {
@@ -272,7 +291,8 @@ impl Asleep {
         if self.may_be_ended() && self.fiber.as_mut().is_some_and(|fiber| fiber.park(cx.waker())) {
             return Poll::Ready(self.give_up(cx));
         }
-        if self.call.is_none() {
+        // Also if the waker has forked when it was cloned: as above.
+        if self.call.is_none() || self.program.engine.domain().is_forked() {
             cx.waker().wake_by_ref();
         }
         Poll::Pending
@@ -315,9 +335,8 @@ impl Drop for Asleep {
         let Some(fiber) = &mut self.fiber else { return };
         let mut cx = Context::from_waker(Waker::noop());
         let engine = &self.program.engine.0;
-        // In a forked child, another thread of the parent may have had the locks at the fork.
-        let forked = engine.domain.is_forked();
-        let polling = (!forked).then(|| fiber.polls(engine.runs.busy(), engine.runs.levels()));
+        let barred = is_barred(&self.program);
+        let polling = (!barred).then(|| fiber.polls(engine.runs.busy(), engine.runs.levels()));
         // SAFETY: the run waits.
         let step = unsafe { fiber.cancel(&mut cx, None) };
         drop(polling);
@@ -334,5 +353,102 @@ impl Drop for Asleep {
             Some(panic) => resume_unwind(panic),
             None => {}
         }
+    }
+}
+
+#[cfg(all(test, unix, any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+mod tests {
+    use crate::{AsyncCaller, Config, Engine, Hook, HookPolicy, Linker, Program, Raw, RunError, assemble};
+    use std::cell::{Cell, RefCell};
+    use std::future::{Future, poll_fn};
+    use std::pin::Pin;
+    use std::rc::Rc;
+    use std::task::{Context, Poll, Waker};
+
+    type Run = Rc<RefCell<Pin<Box<dyn Future<Output = Result<u64, RunError>>>>>>;
+
+    thread_local! {
+        /// The work of the signal handler.
+        static IN_HANDLER: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+    }
+
+    extern "C" fn handler(_: libc::c_int) {
+        if let Some(work) = IN_HANDLER.take() {
+            work();
+        }
+    }
+
+    fn in_handler(work: Box<dyn FnOnce()>) {
+        IN_HANDLER.set(Some(work));
+        // SAFETY: the signal has a handler, which is called before this returns.
+        unsafe { libc::raise(libc::SIGUSR1) };
+        assert!(IN_HANDLER.take().is_none(), "the handler was called");
+    }
+
+    fn run(run: impl Future<Output = Result<u64, RunError>> + 'static) -> Run {
+        Rc::new(RefCell::new(Box::pin(run)))
+    }
+
+    fn poll(run: &Run) -> Poll<Result<u64, RunError>> {
+        run.borrow_mut().as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_signal_handler_is_refused_where_its_thread_has_a_lock() {
+        // SAFETY: a valid action; no other test of this process uses the signal.
+        unsafe { libc::signal(libc::SIGUSR1, handler as *const () as libc::sighandler_t) };
+        let mut config = Config::default();
+        config.interruptible = true;
+        let engine = Engine::new(config).expect("an engine");
+        let mut linker = Linker::<()>::new(&engine);
+        let wait = async |_: AsyncCaller<'_, ()>| {
+            let mut polls = 0;
+            poll_fn(|_| {
+                polls += 1;
+                if polls < 2 { Poll::Pending } else { Poll::Ready(()) }
+            })
+            .await;
+        };
+        linker.func_async(1001, "wait", wait).expect("a function");
+        let insns = assemble("call 1001\nr0 = 7\nexit").expect("a program");
+        let program: Program<Raw, ()> = linker.loader().sleepable(true).insns("waits", insns).expect("a program");
+        let hook = Hook::sleepable(&engine, HookPolicy::LastWins { empty: 0 }).expect("a hook");
+        hook.attach(&program).expect("attached");
+        // Hosts that are there as long as the handler's work.
+        let new = || run(program.run_async(Box::leak(Box::new(())), &mut []));
+        let begun = || {
+            let run = new();
+            assert!(poll(&run).is_pending());
+            run
+        };
+        let kept = begun();
+        let of_hook = run(hook.run_async(Box::leak(Box::new(())), &mut []));
+        assert!(poll(&of_hook).is_pending());
+        let mut dropped: Vec<Run> = (0..10).map(|_| begun()).collect();
+        let mut locks = Vec::new();
+        engine.0.runs.fibers.with_each_lock(|lock| {
+            locks.push(lock.to_owned());
+            let (kept, of_hook, new) = (Rc::clone(&kept), Rc::clone(&of_hook), new());
+            let dropped = dropped.pop().expect("more runs than locks");
+            in_handler(Box::new(move || {
+                for run in [&kept, &of_hook, &new] {
+                    assert!(matches!(poll(run), Poll::Ready(Err(RunError::Signal))));
+                }
+                drop(dropped);
+            }));
+        });
+        assert_eq!(locks, ["waker", "stacks", "deadlines", "nests", "idle", "all"]);
+        // The refused runs go on where no lock is held, in a handler too; those that were dropped have lost their stacks.
+        drop(dropped);
+        in_handler(Box::new({
+            let new = new();
+            move || {
+                assert!(matches!(poll(&kept), Poll::Ready(Ok(7))));
+                assert!(poll(&new).is_pending());
+                assert!(matches!(poll(&new), Poll::Ready(Ok(7))));
+            }
+        }));
+        assert!(matches!(poll(&of_hook), Poll::Ready(Ok(_))));
+        assert_eq!(engine.async_runs(), locks.len());
     }
 }

@@ -105,7 +105,7 @@ impl<D, H: 'static> Future for RunAsync<'_, D, H> {
             }
             State::Waits(mut run) => {
                 let polled = run.poll(cx);
-                if polled.is_pending() {
+                if polled.is_pending() || !run.is_over() {
                     this.state = State::Waits(run);
                 }
                 polled
