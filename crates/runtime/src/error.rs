@@ -958,8 +958,8 @@ impl RunError {
             | RunError::Sleepable { .. }
             | RunError::Over => RunErrorKind::Misuse,
             RunError::Enter(_)
-            | RunError::Stack { .. }
             | RunError::Signal
+            | RunError::Stack { .. }
             | RunError::TooManyAsleep { .. }
             | RunError::NoStack { .. }
             | RunError::MemoryFull { .. }
@@ -999,6 +999,7 @@ impl RunError {
             | RunError::NoStack { .. }
             | RunError::MemoryFull { .. }
             | RunError::Over
+            | RunError::Signal
             | RunError::TooDeep { .. }
             | RunError::Internal(_) => None,
         }
@@ -1140,6 +1141,17 @@ pub enum HelperError {
     Panicked(String),
     /// A callback into the program was stopped; the run's stop code says why.
     Stopped,
+    /// An argument ([`crate::OwnedBytes`]) does not fit the memory that the engine, or the account that the program was
+    /// loaded for, may take. The function was not called.
+    MemoryFull {
+        /// The bytes needed and the bytes left.
+        full: bpf_quiesce::MemoryFull,
+    },
+    /// The operating system gave no memory for an argument ([`crate::OwnedBytes`]). The function was not called.
+    NoMemory {
+        /// Bytes needed.
+        needed: u64,
+    },
 }
 
 impl HelperError {
@@ -1155,6 +1167,8 @@ impl fmt::Display for HelperError {
             HelperError::Failed(error) => error.fmt(f),
             HelperError::Panicked(text) => write!(f, "panicked: {text}"),
             HelperError::Stopped => f.write_str("stopped in a callback"),
+            HelperError::MemoryFull { full } => write!(f, "an argument: {full}"),
+            HelperError::NoMemory { needed } => write!(f, "an argument: the system has no {needed} bytes"),
         }
     }
 }
@@ -1163,7 +1177,10 @@ impl Error for HelperError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             HelperError::Failed(error) => Some(error.as_ref()),
-            HelperError::Panicked(_) | HelperError::Stopped => None,
+            HelperError::Panicked(_)
+            | HelperError::Stopped
+            | HelperError::MemoryFull { .. }
+            | HelperError::NoMemory { .. } => None,
         }
     }
 }

@@ -8,7 +8,8 @@ use bpf_runtime::{
 };
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Held by the test that runs: the tests of this file run one at a time.
 static TURN: Mutex<()> = Mutex::new(());
@@ -228,6 +229,66 @@ fn a_child_goes_on_with_no_run_that_waits() {
             over.store(true, std::sync::atomic::Ordering::Relaxed);
         });
         assert_eq!(engine.async_runs(), 0);
+    }
+}
+
+/// A child that is forked in the first poll of a run's future, on the run's stack.
+#[test]
+fn a_child_goes_on_with_no_run_whose_first_poll_has_forked() {
+    use std::future::{Future, poll_fn};
+    use std::task::{Context, Poll, Waker};
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let modes = [Mode::Interpreter, Mode::Jit];
+    for mode in modes.into_iter().filter(|mode| *mode == Mode::Interpreter || Arch::HOST.is_some()) {
+        let mut config = Config::default();
+        (config.mode, config.interruptible) = (mode, true);
+        let engine = Engine::new(config).unwrap();
+        let mut linker = Linker::<()>::new(&engine);
+        let (forks, child) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicI32::new(-1)));
+        let (fork, made) = (Arc::clone(&forks), Arc::clone(&child));
+        linker
+            .func_async(1001, "forks", move |_: bpf_runtime::AsyncCaller<'_, ()>| {
+                let (fork, made) = (Arc::clone(&fork), Arc::clone(&made));
+                poll_fn(move |_| {
+                    if !fork.swap(false, Ordering::SeqCst) {
+                        return Poll::Ready(());
+                    }
+                    // SAFETY: no other thread of this process is doing anything; the child leaves through `_exit`.
+                    made.store(unsafe { libc::fork() }, Ordering::SeqCst);
+                    Poll::Pending
+                })
+            })
+            .unwrap();
+        let insns = assemble("call 1001\nr0 = 6\nexit").unwrap();
+        let program = linker.loader::<Raw>().sleepable(true).insns("forks", insns).unwrap();
+        for polled in [false, true] {
+            forks.store(true, Ordering::SeqCst);
+            let mut cx = Context::from_waker(Waker::noop());
+            let (mut host, mut other) = ((), ());
+            let mut run = Box::pin(program.run_async(&mut host, &mut []));
+            let first = run.as_mut().poll(&mut cx);
+            if child.load(Ordering::SeqCst) == 0 {
+                let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    // SAFETY: ends a child that waits for ever.
+                    unsafe { libc::alarm(20) };
+                    assert!(first.is_pending());
+                    let mut fresh = Box::pin(program.run_async(&mut other, &mut []));
+                    for run in [&mut fresh, &mut run].into_iter().take(1 + usize::from(polled)) {
+                        let Poll::Ready(result) = run.as_mut().poll(&mut cx) else { panic!("it waits") };
+                        refused(result);
+                    }
+                    drop(run);
+                    assert_eq!(engine.async_runs(), 0);
+                }));
+                // SAFETY: ends the child without running the parent's destructors twice.
+                unsafe { libc::_exit(i32::from(result.is_err())) };
+            }
+            assert!(first.is_pending());
+            assert_eq!(wait(child.load(Ordering::SeqCst)), 0, "the child's assertions ({mode:?}, polled: {polled})");
+            assert!(matches!(run.as_mut().poll(&mut cx), Poll::Ready(Ok(6))));
+            drop(run);
+            assert_eq!(engine.async_runs(), 0);
+        }
     }
 }
 

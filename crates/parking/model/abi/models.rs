@@ -214,7 +214,7 @@ fn drop_against_interrupt(mistake: Mistake) {
         let engine = Arc::clone(&engine);
         move || engine.interrupt(1)
     });
-    engine.run.park(&Waker::from(Arc::clone(&bell)));
+    engine.run.park(&Waker::from(Arc::clone(&bell)), || false);
     engine.end(&due);
     let next = engine.begin(2, NEVER);
     other.join().unwrap();

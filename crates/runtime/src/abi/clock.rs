@@ -10,8 +10,8 @@
 
 use crate::abi::critical::Lock;
 use crate::error::DeadlineError;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 

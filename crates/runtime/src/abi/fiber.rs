@@ -27,20 +27,23 @@ use crate::abi::stacks::{RunStack, Stacks};
 use crate::abi::watch::{INTERRUPTED, LATE, Watched};
 use crate::context::Parts;
 use crate::error::RunError;
-use bpf_quiesce::Domain;
+use bpf_quiesce::{Domain, Memory};
 use crossbeam_utils::CachePadded;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 
 /// Fibers that are kept for later runs, with at most [`KEPT_STACK`] bytes of pages that their stacks have.
 const MAX_IDLE: usize = 64;
 /// Bytes of a stack whose pages are kept for later runs.
 const KEPT_STACK: usize = 64 * 1024;
+/// A stack is trimmed each time that it has served so many runs. Host functions may use more of it than they are
+/// expected to, and a look at each end of a run would be a system call.
+const RUNS_TO_TRIM: u32 = 32;
 
 /// The result of a run, or what was thrown in it.
 type Ended = Result<Result<u64, RunError>, Box<dyn Any + Send>>;
@@ -75,6 +78,8 @@ pub(crate) struct Fiber {
     link: Rc<Link>,
     /// Whether the run may use more than [`KEPT_STACK`] of the stack.
     deep: bool,
+    /// How many runs the stack has served since it was trimmed.
+    runs: u32,
     stack: imp::Stack,
 }
 
@@ -91,6 +96,11 @@ impl fmt::Debug for Fiber {
 }
 
 impl Fiber {
+    fn new(fibers: &Arc<Fibers>, idle: Idle) -> Fiber {
+        let Idle { parked, link, runs, stack } = idle;
+        Fiber { fibers: Arc::clone(fibers), parked, due: Due::NEVER, around: None, link, deep: false, runs, stack }
+    }
+
     /// Refuses a run whose code takes so many bytes, if its stack does not suffice.
     pub(crate) fn check(&mut self, need: &StackNeed, code: u64) -> Result<(), RunError> {
         let left = self.stack.bounds().1 as u64;
@@ -140,11 +150,11 @@ impl Fiber {
     ///
     /// # Safety
     /// The fiber must be idle, and the slot this thread's, by a guard. `work` and what it refers to, the host, the
-    /// parts and the configuration must stay valid until the run is over, and be fit to go to another thread where it
-    /// waits. [`Fiber::announce`] must have announced it.
+    /// parts, the configuration and the memory from which the run's is reserved must stay valid until the run is over,
+    /// and be fit to go to another thread where it waits. [`Fiber::announce`] must have announced it.
     pub(crate) unsafe fn start<F>(
         &mut self,
-        (config, slot): (&RunConfig, u32),
+        (config, slot, memory): (&RunConfig, u32, &Arc<Memory>),
         (host, parts): (*mut (), Parts),
         budget: Budget,
         cx: &mut Context<'_>,
@@ -162,6 +172,7 @@ impl Fiber {
         unsafe { (*run).left = budget.whole.saturating_sub(budget.slice).max(0) };
         // SAFETY: the run is idle but for the word, and this thread's, as the fiber is.
         unsafe { (*run).ctx.slot = slot };
+        self.link.set_memory(memory);
         let work = move || work(run);
         let link = Rc::as_ptr(&self.link);
         // SAFETY: the caller's contract; the link is there as long as the fiber, which is over before it is dropped.
@@ -247,7 +258,9 @@ impl Fiber {
         self.parked.level.word().store(0, Ordering::Relaxed);
         // The waker's drop runs foreign code, so it comes last.
         let _waker = self.parked.take_waker();
-        if self.deep {
+        self.runs += 1;
+        if self.deep || self.runs == RUNS_TO_TRIM {
+            self.runs = 0;
             self.stack.trim(KEPT_STACK);
         }
         let mut idle = fibers.idle();
@@ -260,8 +273,8 @@ impl Fiber {
     }
 
     fn into_idle(self) -> Idle {
-        let Fiber { parked, link, stack, .. } = self;
-        Idle { parked, link, stack }
+        let Fiber { parked, link, runs, stack, .. } = self;
+        Idle { parked, link, runs, stack }
     }
 }
 
@@ -270,6 +283,7 @@ struct Idle {
     parked: Arc<Parked>,
     /// Not a box: the run refers to it as well.
     link: Rc<Link>,
+    runs: u32,
     stack: imp::Stack,
 }
 
@@ -393,9 +407,8 @@ impl Fibers {
     /// A fiber that no run is on.
     pub(crate) fn take(self: &Arc<Self>) -> Result<Fiber, RunError> {
         let _critical = Critical::enter();
-        if let Some(Idle { parked, link, stack }) = self.idle().pop() {
-            let fibers = Arc::clone(self);
-            return Ok(Fiber { fibers, parked, due: Due::NEVER, around: None, link, deep: false, stack });
+        if let Some(idle) = self.idle().pop() {
+            return Ok(Fiber::new(self, idle));
         }
         // Release: see `each`.
         let taken = self
@@ -415,8 +428,7 @@ impl Fibers {
         // SAFETY: the run was just made, and no other thread has a reference to it.
         unsafe { (*parked.level.run()).link = Rc::as_ptr(&link) };
         self.all().insert(Arc::as_ptr(&parked).addr(), Arc::clone(&parked));
-        let fibers = Arc::clone(self);
-        Ok(Fiber { fibers, parked, due: Due::NEVER, around: None, link, deep: false, stack })
+        Ok(Fiber::new(self, Idle { parked, link, runs: 0, stack }))
     }
 
     /// One fiber less.
@@ -547,5 +559,36 @@ mod imp {
         pub(super) unsafe fn resume(&mut self, _: Resume) -> Result<Awaited, Ended> {
             Err(Ok(Err(RunError::Internal("stacks are not switched on this machine".into()))))
         }
+    }
+}
+
+#[cfg(all(test, unix, any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+mod tests {
+    use super::*;
+    use crate::{Config, Engine};
+
+    /// The lowest byte of the stack that the next run gets.
+    fn lowest(fibers: &Arc<Fibers>) -> *mut u8 {
+        let fiber = fibers.take().expect("a fiber");
+        let (low, _) = fiber.stack.bounds();
+        fiber.finish();
+        core::ptr::with_exposed_provenance_mut(low)
+    }
+
+    #[test]
+    fn an_idle_stack_gives_pages_back_that_no_run_was_expected_to_use() {
+        let engine = Engine::new(Config::default()).expect("an engine");
+        let fibers = Arc::new(Fibers::new(engine.domain(), 4, 4 * KEPT_STACK as u64));
+        let byte = lowest(&fibers);
+        // SAFETY: a byte of a stack that is idle, and that no other thread takes.
+        unsafe { byte.write_volatile(1) };
+        for run in 2..RUNS_TO_TRIM {
+            assert_eq!(lowest(&fibers), byte);
+            // SAFETY: a byte of a stack that is idle, and that no other thread takes.
+            assert_eq!(unsafe { byte.read_volatile() }, 1, "run {run}");
+        }
+        assert_eq!(lowest(&fibers), byte);
+        // SAFETY: a byte of a stack that is idle, and that no other thread takes.
+        assert_eq!(unsafe { byte.read_volatile() }, 0);
     }
 }

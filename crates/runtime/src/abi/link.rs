@@ -1,9 +1,11 @@
 //! Messages between a run on a stack of its own and its poller ([`crate::abi::fiber`]).
 
+use bpf_quiesce::Memory;
 use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// The command by which a run that waits is resumed.
@@ -35,6 +37,8 @@ pub(crate) struct Link {
     back: imp::Back,
     /// The poller's, while it is there.
     context: Cell<*mut Context<'static>>,
+    /// The memory from which the run's is reserved, while there is a run.
+    memory: Cell<*const Arc<Memory>>,
     /// The payload of a panic of a host's future, for the poller.
     panic: Cell<Option<Box<dyn Any + Send>>>,
 }
@@ -47,12 +51,27 @@ impl fmt::Debug for Link {
 
 impl Link {
     pub(super) fn new() -> Link {
-        Link { back: imp::Back::new(), context: Cell::new(null_mut()), panic: Cell::new(None) }
+        let (context, memory) = (Cell::new(null_mut()), Cell::new(null()));
+        Link { back: imp::Back::new(), context, memory, panic: Cell::new(None) }
     }
 
     /// Sets or clears the context of the poller.
     pub(super) fn attend(&self, poller: Option<&mut Context<'_>>) {
         self.context.set(poller.map_or(null_mut(), |cx| core::ptr::from_mut(cx).cast()));
+    }
+
+    /// Sets the memory from which the run's is reserved. It must be there until the run is over.
+    pub(super) fn set_memory(&self, memory: &Arc<Memory>) {
+        self.memory.set(memory);
+    }
+
+    /// Returns the memory from which the run's is reserved.
+    ///
+    /// # Safety
+    /// The run must have begun, and not be over while the result is used.
+    pub(crate) unsafe fn memory(&self) -> &Arc<Memory> {
+        // SAFETY: set when the run began, and there until it is over (`Fiber::start`).
+        unsafe { &*self.memory.get() }
     }
 
     /// The way back, from the stack that is being begun.

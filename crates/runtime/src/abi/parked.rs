@@ -97,7 +97,7 @@ impl Parked {
             // one before, and its mark is seen below.
             let new = waker.clone();
             if is_forked() {
-                // It has forked: another thread of the parent may have had the lock.
+                // The waker has forked, and another thread of the parent may have had the lock.
                 return false;
             }
             let before = self.waker().replace(new);

@@ -162,8 +162,8 @@ impl Runs {
         let mut look = |slot: &CachePadded<Level>| {
             let mut at = Some(slot);
             while let Some(level) = at {
-                // Relaxed: for a run that begins or ends meanwhile, either answer is right.
-                let word = level.word().load(Ordering::Relaxed);
+                // For a run that begins or ends meanwhile, either answer is right. Acquire: see `Watch::deadline`.
+                let word = level.word().load(Ordering::Acquire);
                 let running = Some(level.watch().of(word)).filter(|running| word != 0 && of.contains(running));
                 found = found.or(running);
                 at = level.inner();

@@ -7,8 +7,11 @@
 //! [`SharedBytes`](super::SharedBytes).
 
 use crate::context::int::IntType;
+use crate::error::HelperError;
+use bpf_quiesce::Memory;
 use bpf_verifier::{Access, ArgKind, MemArg, MemSet, Region};
 use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
+use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// A type a host function may take. In a closure's signature, references have no named lifetime: they last for the
@@ -53,6 +56,16 @@ pub unsafe trait HostArg: 'static {
     /// # Safety
     /// The kinds must hold of the registers, and of the memory that they point to for `'a`.
     unsafe fn from_regs<'a>(regs: &[u64]) -> Self::Arg<'a>;
+    /// As [`HostArg::from_regs`], of a run whose memory is reserved from `memory`: of types that take memory.
+    ///
+    /// # Safety
+    /// As for [`HostArg::from_regs`].
+    #[doc(hidden)]
+    #[inline(always)]
+    unsafe fn from_call<'a>(regs: &[u64], _memory: &Arc<Memory>) -> Result<Self::Arg<'a>, HelperError> {
+        // SAFETY: the caller's contract.
+        Ok(unsafe { Self::from_regs(regs) })
+    }
 }
 
 macro_rules! integers {

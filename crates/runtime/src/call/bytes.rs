@@ -116,6 +116,14 @@ impl SharedBytes<'_> {
         self.read_at(offset, value.as_mut_bytes()).then_some(value)
     }
 
+    /// A copy of all; `None` if there is no memory for it.
+    pub(super) fn try_to_vec(&self) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(self.len).ok()?;
+        bytes.resize(self.len, 0);
+        self.read_at(0, &mut bytes).then_some(bytes)
+    }
+
     /// A copy of all. It allocates: where that matters, use [`SharedBytes::read_at`].
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {

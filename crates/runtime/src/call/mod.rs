@@ -201,7 +201,7 @@ macro_rules! closures {
                     regs = rest;
                     // SAFETY: the registers that `KINDS` are about, as `ARGS` says; the caller vouches for them and
                     // their memory.
-                    let $value = unsafe { $arg::from_regs(own) };
+                    let $value = unsafe { $arg::from_call(own, caller.domain().memory()) }?;
                 )*
                 apply(self, caller $(, $value)*).into_r0(caller)
             }

@@ -11,6 +11,7 @@
 //! stack, its context's regions), which stays where it is while it waits. The closure must accept its caller with any
 //! lifetime, so nothing of the caller leaves the call.
 
+use crate::abi::critical::Critical;
 use crate::abi::entry;
 use crate::abi::link::{Resume, Sleeping, Waiting};
 use crate::abi::run::Run;
@@ -19,8 +20,9 @@ use crate::call::{Caller, HostArg, HostFn, HostRet, Shim, guarded, integers, lea
 use crate::context::int::IntType;
 use crate::error::HelperError;
 use bpf_jit_code::RunCtx;
-use bpf_quiesce::Foreign;
+use bpf_quiesce::{Foreign, Memory, Reservation};
 use bpf_verifier::{ArgKind, MemArg, Ret};
+use core::fmt;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::pin::Pin;
@@ -44,13 +46,43 @@ impl<H> AsyncCaller<'_, H> {
 }
 
 /// A copy of bytes that a program passes, of any memory. As an argument it takes two registers: address and length.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct OwnedBytes(Vec<u8>);
+///
+/// Until it is dropped, its bytes count against [`Config::memory_limit`](crate::Config::memory_limit) and the account
+/// of the program whose run waits ([`Loader::account`](crate::Loader::account)); a call whose bytes do not fit ends the
+/// run ([`HelperError::MemoryFull`]). Of a function that does not wait, they count against the engine's limit alone.
+/// Clones are not counted.
+#[derive(Default)]
+pub struct OwnedBytes {
+    bytes: Vec<u8>,
+    /// Given back when this is dropped.
+    reserved: Option<Reservation>,
+}
 
 impl OwnedBytes {
-    /// The bytes.
+    /// Returns the bytes, which are not counted from then on.
     pub fn into_vec(self) -> Vec<u8> {
-        self.0
+        self.bytes
+    }
+}
+
+impl Clone for OwnedBytes {
+    fn clone(&self) -> OwnedBytes {
+        OwnedBytes { bytes: self.bytes.clone(), reserved: None }
+    }
+}
+
+impl PartialEq for OwnedBytes {
+    fn eq(&self, other: &OwnedBytes) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Eq for OwnedBytes {}
+
+impl fmt::Debug for OwnedBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counted = self.reserved.as_ref().map_or(0, Reservation::bytes);
+        f.debug_struct("OwnedBytes").field("bytes", &self.bytes).field("counted", &counted).finish()
     }
 }
 
@@ -58,13 +90,13 @@ impl core::ops::Deref for OwnedBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0
+        &self.bytes
     }
 }
 
 impl AsRef<[u8]> for OwnedBytes {
     fn as_ref(&self) -> &[u8] {
-        &self.0
+        &self.bytes
     }
 }
 
@@ -75,7 +107,20 @@ unsafe impl HostArg for OwnedBytes {
     #[inline]
     unsafe fn from_regs<'a>(regs: &[u64]) -> Self::Arg<'a> {
         // SAFETY: the same kinds, of which the caller vouches.
-        OwnedBytes(unsafe { super::SharedBytes::from_regs(regs) }.to_vec())
+        OwnedBytes { bytes: unsafe { super::SharedBytes::from_regs(regs) }.to_vec(), reserved: None }
+    }
+    #[inline]
+    unsafe fn from_call<'a>(regs: &[u64], memory: &Arc<Memory>) -> Result<Self::Arg<'a>, HelperError> {
+        // SAFETY: the same kinds, of which the caller vouches.
+        let from = unsafe { super::SharedBytes::from_regs(regs) };
+        if from.is_empty() {
+            return Ok(OwnedBytes::default());
+        }
+        let _critical = Critical::enter();
+        let needed = from.len() as u64;
+        let reserved = memory.reserve(needed).map_err(|full| HelperError::MemoryFull { full })?;
+        let bytes = from.try_to_vec().ok_or(HelperError::NoMemory { needed })?;
+        Ok(OwnedBytes { bytes, reserved: Some(reserved) })
     }
 }
 
@@ -129,12 +174,17 @@ pub unsafe trait IntoAsyncFn<'a, H, Args>: Send + Sync + 'static {
     /// The type of the future.
     type Future: Future<Output = Self::Output> + Send + 'a;
 
-    /// Calls it with the values of r1 to r5.
+    /// Calls it with the values of r1 to r5. The memory of arguments is reserved from `memory`.
     ///
     /// # Safety
     /// As for [`crate::IntoHostFn`], as long as the future is there.
     #[doc(hidden)]
-    unsafe fn call(&self, caller: AsyncCaller<'a, H>, regs: [u64; 5]) -> Self::Future;
+    unsafe fn call(
+        &self,
+        caller: AsyncCaller<'a, H>,
+        regs: [u64; 5],
+        memory: &Arc<Memory>,
+    ) -> Result<Self::Future, HelperError>;
 }
 
 // SAFETY: there are no arguments.
@@ -150,8 +200,8 @@ where
     type Future = Fut;
 
     #[inline]
-    unsafe fn call(&self, caller: AsyncCaller<'a, H>, _: [u64; 5]) -> Fut {
-        self(caller)
+    unsafe fn call(&self, caller: AsyncCaller<'a, H>, _: [u64; 5], _: &Arc<Memory>) -> Result<Fut, HelperError> {
+        Ok(self(caller))
     }
 }
 
@@ -184,7 +234,12 @@ macro_rules! closures {
 
             #[inline]
             #[allow(unused_mut, unused_variables, unused_assignments, reason = "nothing follows the last argument")]
-            unsafe fn call(&self, caller: AsyncCaller<'a, H>, regs: [u64; 5]) -> Fut {
+            unsafe fn call(
+                &self,
+                caller: AsyncCaller<'a, H>,
+                regs: [u64; 5],
+                memory: &Arc<Memory>,
+            ) -> Result<Fut, HelperError> {
                 // Its type picks the second of the two bounds.
                 #[inline]
                 fn apply<Caller, R, $($arg),*>(
@@ -200,9 +255,9 @@ macro_rules! closures {
                     regs = rest;
                     // SAFETY: the registers that `KINDS` are about, as `ARGS` says; the caller vouches for them and
                     // their memory.
-                    let $value = unsafe { $arg::from_regs(own) };
+                    let $value = unsafe { $arg::from_call(own, memory) }?;
                 )*
-                apply(self, caller $(, $value)*)
+                Ok(apply(self, caller $(, $value)*))
             }
         }
     };
@@ -258,6 +313,8 @@ type FutureOf<F, H, Args> = <F as IntoAsyncFn<'static, H, Args>>::Future;
 enum Begun {
     Ready,
     Waits,
+    /// There is no memory for an argument: the run ends with an error that names the call.
+    Refused,
     /// The closure was not called, or the closure or its future has panicked: the run is stopped.
     Failed,
 }
@@ -281,7 +338,8 @@ unsafe extern "C" fn shim<H: 'static, Args: 'static, F: for<'a> IntoAsyncFn<'a, 
     // this stack, by a pointer to all of it; the rest is the contract.
     let begun = unsafe { begin::<H, Args, F>(run, [r1, r2, r3, r4, r5], call) };
     let with = match begun {
-        Begun::Ready => Resume::Go,
+        // A call that was refused is no result: `finish` ends the run.
+        Begun::Ready | Begun::Refused => Resume::Go,
         Begun::Failed => Resume::Cancel,
         // SAFETY: `begin` has found a link. The call stays here, on the run's stack, and its poller has it alone.
         Begun::Waits => unsafe { wait(run, call) },
@@ -339,18 +397,25 @@ unsafe fn begin<H: 'static, Args: 'static, F: for<'a> IntoAsyncFn<'a, H, Args>>(
         // SAFETY: the run's `&mut H` (`Caller::host`), which nobody else uses until the call is over: with its future,
         // it is gone when the run goes on. The closure takes it with any lifetime, so it relies on none.
         let caller = AsyncCaller { host: unsafe { &mut *host.cast::<H>() } };
+        // SAFETY: the run is on this thread's fiber, and so is not over.
+        let memory = unsafe { link.memory() };
         // SAFETY: the verifier, or the interpreter, has held this call to the prototype that `F`'s `ARGS` made.
-        let future = unsafe { f.call(caller, regs) };
+        let future = unsafe { f.call(caller, regs, memory) }?;
         // SAFETY: the caller's contract.
         unsafe { place.write(Call::Waits(future)) };
         // SAFETY: the call was just made, and stays there.
         let call = unsafe { &mut *place };
         // SAFETY: the call was just made, and stays there; this is the run's stack.
-        unsafe { link.poll(call) }
+        Ok(unsafe { link.poll(call) })
     }));
     match polled {
-        Ok(Poll::Ready(())) => Begun::Ready,
-        Ok(Poll::Pending) => Begun::Waits,
+        Ok(Ok(Poll::Ready(()))) => Begun::Ready,
+        Ok(Ok(Poll::Pending)) => Begun::Waits,
+        Ok(Err(error)) => {
+            // SAFETY: emitted code, or the interpreter, waits for the call, and nobody else uses the run.
+            unsafe { &mut *run }.fail(error);
+            Begun::Refused
+        }
         Err(panic) => {
             link.throw(panic);
             Begun::Failed

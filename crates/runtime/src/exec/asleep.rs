@@ -13,7 +13,7 @@ use crate::abi::machine_stack::INTERPRETER;
 use crate::context::Parts;
 use crate::error::RunError;
 use crate::program::loaded::Loaded;
-use bpf_quiesce::{Reservation, drop_payload};
+use bpf_quiesce::{Memory, Reservation, drop_payload};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -138,7 +138,8 @@ impl Loaded {
             // SAFETY: as `begin_async` says, until the run is over; the run is the fiber's, on this stack.
             unsafe { program.run_any_in(run, parts) }
         };
-        let slot = (&runs.config, guard.slot());
+        // The program's, or its engine's: they stay as long.
+        let slot = (&runs.config, guard.slot(), program.payer());
         // SAFETY: the fiber was idle and announced, and the guard is held until this run waits or is over. The run
         // keeps its program, and so engine and configuration; the rest is the caller's contract.
         let step = unsafe { fiber.start(slot, (host, parts), budget, cx, work) };
@@ -161,11 +162,16 @@ impl Loaded {
         })
     }
 
-    /// Reserves memory for the stack of a run, in the account that the program was loaded for.
+    /// Returns the account that the program was loaded for, or the memory of its engine.
+    fn payer(&self) -> &Arc<Memory> {
+        let own = self.bindings().memory.as_ref().map(Reservation::memory);
+        own.unwrap_or(self.engine.domain().memory())
+    }
+
+    /// Reserves memory for the stack of a run.
     fn reserve_stack(&self, bytes: u64) -> Result<Reservation, RunError> {
         let _critical = Critical::enter();
-        let own = self.bindings().memory.as_ref().map(Reservation::memory);
-        own.unwrap_or(self.engine.domain().memory()).reserve(bytes).map_err(|full| RunError::MemoryFull { full })
+        self.payer().reserve(bytes).map_err(|full| RunError::MemoryFull { full })
     }
 }
 
@@ -397,8 +403,7 @@ mod tests {
     fn a_signal_handler_is_refused_where_its_thread_has_a_lock() {
         // SAFETY: a valid action; no other test of this process uses the signal.
         unsafe { libc::signal(libc::SIGUSR1, handler as *const () as libc::sighandler_t) };
-        let mut config = Config::default();
-        config.interruptible = true;
+        let config = Config { interruptible: true, ..Config::default() };
         let engine = Engine::new(config).expect("an engine");
         let mut linker = Linker::<()>::new(&engine);
         let wait = async |_: AsyncCaller<'_, ()>| {
@@ -438,7 +443,7 @@ mod tests {
             }));
         });
         assert_eq!(locks, ["waker", "stacks", "deadlines", "nests", "idle", "all"]);
-        // The refused runs go on where no lock is held, in a handler too; those that were dropped have lost their stacks.
+        // The refused runs go on where no lock is held, in a handler too. The dropped runs have lost their stacks.
         drop(dropped);
         in_handler(Box::new({
             let new = new();

@@ -182,7 +182,8 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// ```
     ///
     /// # Errors
-    /// The future's: as for [`Program::run`], [`RunError::TooManyAsleep`] and [`RunError::NoStack`].
+    /// The future's: as for [`Program::run`], [`RunError::TooManyAsleep`], [`RunError::NoStack`],
+    /// [`RunError::MemoryFull`] and, in a signal handler, [`RunError::Signal`].
     ///
     /// # Panics
     /// The future, when it is polled or dropped, resumes the panic of a host function's future. The run is over then.

@@ -2,9 +2,12 @@
 
 use super::common::engines::engines;
 use super::{ONCE, after, block_on, load, poll, waits};
-use bpf_runtime::{AsyncCaller, Caller, Config, Engine, HelperError, Linker, Mode, Program, Raw, assemble};
+use bpf_runtime::{
+    AsyncCaller, Caller, Config, Engine, EnterError, HelperError, Linker, Mode, Program, Raw, RunError, assemble,
+};
 use std::backtrace::Backtrace;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
@@ -204,4 +207,111 @@ fn an_overflow_of_the_stack_of_a_run_hits_its_guard_page() {
         child.status,
         String::from_utf8_lossy(&said)
     );
+}
+
+/// The sleepable program that the signal handler runs, how often it has, and how often it was refused.
+static SLEEPS_IN_HANDLER: AtomicPtr<Program<Raw, u64>> = AtomicPtr::new(std::ptr::null_mut());
+static RAN: AtomicUsize = AtomicUsize::new(0);
+static REFUSED: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn sleeps_in_handler(_: libc::c_int) {
+    // SAFETY: null, or a program that the test keeps while signals are sent.
+    let Some(program) = (unsafe { SLEEPS_IN_HANDLER.load(Ordering::SeqCst).as_ref() }) else { return };
+    let mut host = 0;
+    let mut run = pin!(program.run_async(&mut host, &mut []));
+    loop {
+        let counter = match poll(run.as_mut()) {
+            Poll::Pending => continue,
+            Poll::Ready(Ok(7)) => &RAN,
+            Poll::Ready(Err(RunError::Signal | RunError::Enter(EnterError::Signal))) => &REFUSED,
+            // Unwinds from no handler: the process ends.
+            Poll::Ready(other) => panic!("{other:?}"),
+        };
+        counter.fetch_add(1, Ordering::SeqCst);
+        return;
+    }
+}
+
+/// Runs the program on a thread, which is sent signals meanwhile.
+fn send_signals_to_runs_of(program: &Program<Raw, u64>) {
+    let over = AtomicBool::new(false);
+    let thread = AtomicU64::new(0);
+    thread::scope(|s| {
+        s.spawn(|| {
+            // SAFETY: always succeeds.
+            thread.store(unsafe { libc::pthread_self() } as u64, Ordering::SeqCst);
+            while !over.load(Ordering::SeqCst) {
+                let mut host = 0;
+                let mut run = pin!(program.run_async(&mut host, &mut []));
+                let result = loop {
+                    if let Poll::Ready(result) = poll(run.as_mut()) {
+                        break result;
+                    }
+                };
+                assert!(matches!(result, Ok(9)));
+            }
+        });
+        while thread.load(Ordering::SeqCst) == 0 {
+            thread::yield_now();
+        }
+        let handled = || RAN.load(Ordering::SeqCst) + REFUSED.load(Ordering::SeqCst);
+        for _ in 0..15 {
+            let before = handled();
+            // SAFETY: the thread lives until `over` is set.
+            let sent = unsafe { libc::pthread_kill(thread.load(Ordering::SeqCst) as libc::pthread_t, libc::SIGALRM) };
+            assert_eq!(sent, 0);
+            while handled() == before {
+                thread::yield_now();
+            }
+        }
+        over.store(true, Ordering::SeqCst);
+    });
+}
+
+/// A signal that comes at any time: the handler's runs are inside the run that it interrupts, or are refused. Neither
+/// the thread that is interrupted nor its handler allocates but in sections where the handler is refused.
+#[test]
+fn a_signal_handler_runs_sleepable_programs_or_is_refused() {
+    // SAFETY: a valid action; no other test of this process uses the signal.
+    unsafe { libc::signal(libc::SIGALRM, sleeps_in_handler as *const () as libc::sighandler_t) };
+    for engine in engines(|config| config.interruptible = true) {
+        let mut linker = waits(&engine);
+        linker
+            .func(1002, "raise", |_: &mut Caller<'_, u64>| {
+                // SAFETY: the signal has a handler.
+                unsafe { libc::raise(libc::SIGALRM) };
+            })
+            .unwrap()
+            .func_async(1003, "raises", async |_: AsyncCaller<'_, u64>| {
+                // SAFETY: the signal has a handler.
+                unsafe { libc::raise(libc::SIGALRM) };
+                after(1).await;
+                // SAFETY: the signal has a handler.
+                unsafe { libc::raise(libc::SIGALRM) };
+            })
+            .unwrap();
+        let mut inner = load(&linker, ONCE);
+        let plain = linker.loader::<Raw>().insns("plain", assemble("call 1002\nr0 = 3\nexit").unwrap()).unwrap();
+        let rounds = |label: &str| format!("r0 = 0\n{label}: r0 += 1\nif r0 < 500 goto {label}\n");
+        let text = format!("{}r1 = 1\ncall 1001\n{}r1 = 0\ncall 1001\nr0 = 9\nexit", rounds("one"), rounds("two"));
+        let program = load(&linker, &text);
+        let raises = load(&linker, "call 1002\ncall 1003\nr0 = 9\nexit");
+        // Stacks for the runs to come.
+        for program in [&program, &inner, &raises] {
+            let mut runs: Vec<_> =
+                (0..8).map(|_| Box::pin(program.run_async(Box::leak(Box::new(0)), &mut []))).collect();
+            runs.iter_mut().for_each(|run| drop(poll(run.as_mut())));
+        }
+        SLEEPS_IN_HANDLER.store(&raw mut inner, Ordering::SeqCst);
+        RAN.store(0, Ordering::SeqCst);
+        assert_eq!(plain.run(&mut 0, &mut []).unwrap(), 3);
+        assert_eq!(block_on(raises.run_async(&mut 0, &mut [])).unwrap(), 9);
+        assert_eq!(RAN.load(Ordering::SeqCst), 4, "in host functions nothing is refused");
+        // The interpreter allocates.
+        if engine.config().mode == Mode::Jit {
+            send_signals_to_runs_of(&program);
+        }
+        SLEEPS_IN_HANDLER.store(std::ptr::null_mut(), Ordering::SeqCst);
+        assert_eq!(engine.async_runs(), 0);
+    }
 }

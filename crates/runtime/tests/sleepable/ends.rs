@@ -2,7 +2,9 @@
 
 use super::common::engines::engines;
 use super::{Dropped, ONCE, after, block_on, load, poll, waits};
-use bpf_runtime::{AsyncCaller, Engine, Linker, Program, Raw, RunError, RunLimits, assemble};
+use bpf_runtime::{
+    AsyncCaller, Caller, Engine, HelperError, Linker, OwnedBytes, Program, Raw, RunError, RunLimits, assemble,
+};
 use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
@@ -212,6 +214,78 @@ fn stacks_count_against_the_memory_of_engine_and_account() {
             assert_eq!((engine.domain().memory().used(), account.used()), before);
             assert_eq!(block_on(program.run_async(&mut 0, &mut [])).unwrap(), 7);
         }
+    }
+}
+
+/// Arguments that runs keep while they wait: the program chooses how long they are.
+#[test]
+fn arguments_count_against_the_memory_of_engine_and_account() {
+    const LEN: usize = 1 << 20;
+    for engine in engines(|config| config.memory_limit = 8 << 20) {
+        let mut linker = Linker::<u64>::new(&engine);
+        linker
+            .func_async(1001, "keeps", async |mut c: AsyncCaller<'_, u64>, bytes: OwnedBytes| {
+                *c.host() += 1;
+                after(1).await;
+                assert_eq!(bytes.len(), LEN);
+                // No longer counted.
+                let bytes = bytes.into_vec();
+                after(1).await;
+                assert!(bytes.iter().all(|byte| *byte == 3));
+            })
+            .unwrap()
+            .func(1002, "copies", |c: &mut Caller<'_, u64>, bytes: OwnedBytes| *c.host() += bytes.len() as u64)
+            .unwrap();
+        let text = |id: u32| format!("if r2 != {LEN} goto out\ncall {id}\nr0 = 7\nexit\nout: r0 = 0\nexit");
+        let account = engine.account("plug-in", 4 << 20);
+        let insns = || assemble(&text(1001)).unwrap();
+        let program = linker.loader::<Raw>().sleepable(true).insns("keeps", insns()).unwrap();
+        let of = linker.loader::<Raw>().sleepable(true).account(&account).insns("of", insns()).unwrap();
+        for (program, whose, fit) in [(&program, "one engine", 8), (&of, "this account", 4)] {
+            let before = (engine.domain().memory().used(), account.used());
+            let mut all: Vec<(u64, Vec<u8>)> = (0..10).map(|_| (0, vec![3; LEN])).collect();
+            let mut runs = Vec::new();
+            for (host, bytes) in &mut all {
+                let mut run = Box::pin(program.run_async(host, bytes));
+                match poll(run.as_mut()) {
+                    Poll::Pending => runs.push(run),
+                    Poll::Ready(result) => {
+                        let error = result.unwrap_err();
+                        let RunError::Host { source: HelperError::MemoryFull { full }, insn: Some(at), .. } = &error
+                        else {
+                            panic!("{error}");
+                        };
+                        assert_eq!((full.needed, at.0), (LEN as u64, 1));
+                        assert!(full.whose.to_string().contains(whose), "{error}");
+                    }
+                }
+            }
+            // Beside them, stacks and code take memory.
+            let most = runs.len();
+            assert!(most < fit && most > 1, "{most}");
+            assert!(engine.domain().memory().used() > before.0 + (most * LEN) as u64);
+            // The bytes are given back by a run that is dropped, by `into_vec`, and by a run that is over.
+            runs.truncate(most - 1);
+            assert!(engine.domain().memory().used() < before.0 + (most * LEN) as u64);
+            runs.iter_mut().for_each(|run| assert!(poll(run.as_mut()).is_pending()));
+            assert!(engine.domain().memory().used() < before.0 + LEN as u64);
+            runs.iter_mut().for_each(|run| assert!(matches!(poll(run.as_mut()), Poll::Ready(Ok(7)))));
+            drop(runs);
+            assert_eq!((engine.domain().memory().used(), account.used()), before);
+            let called: u64 = all.iter().map(|(host, _)| host).sum();
+            assert_eq!(called, most as u64, "a function whose arguments are refused is not called");
+        }
+        // A function that does not wait.
+        let program = linker.loader::<Raw>().insns("copies", assemble(&text(1002)).unwrap()).unwrap();
+        let before = engine.domain().memory().used();
+        let mut copied = 0;
+        assert_eq!(program.run(&mut copied, &mut vec![3; LEN]).unwrap(), 7);
+        let left = engine.domain().memory().limit() - engine.domain().memory().used();
+        let filled = engine.domain().memory().reserve(left - 5).unwrap();
+        let result = program.run(&mut copied, &mut vec![3; LEN]);
+        assert!(matches!(result, Err(RunError::Host { source: HelperError::MemoryFull { .. }, .. })), "{result:?}");
+        drop(filled);
+        assert_eq!((copied, engine.domain().memory().used()), (LEN as u64, before));
     }
 }
 
