@@ -18,7 +18,7 @@ use crate::test_case::{
     shown_verdict,
 };
 use anyhow::{Context, Result};
-use bpf_runtime::{FieldKind, HostContext, HostContextBuff, IntType, Module, ResultKind, RunError};
+use bpf_runtime::{FieldKind, HostContext, HostContextBuff, IntType, MapSet, Module, ResultKind, RunError};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -84,7 +84,9 @@ pub(crate) fn search(tests: &[Test<'_>], settings: &Settings, limit: &Limit) -> 
     let Some(first) = tests.first() else { return Ok(Found { inputs: 0, finding: None }) };
     let mocks = Arc::new(Mutex::new(Mocks::default()));
     let linker = first.linker(&mocks)?;
-    let module = match linker.loader::<HostContext>().only(&[first.program]).compile(first.object) {
+    let loader = first.host.features.apply(linker.loader::<HostContext>()).only(&[first.program]);
+    let offered = MapSet::for_object(first.engine, first.object)?.check_offered(first.host);
+    let module = match offered.and_then(|_| loader.compile(first.object)) {
         Ok(module) => module,
         Err(error) => return Ok(Found { inputs: 0, finding: Some((error.to_string(), String::new())) }),
     };

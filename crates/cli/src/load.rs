@@ -239,7 +239,11 @@ pub(crate) enum Trust {
 }
 
 /// The loader for the engine's mode and this trust.
-fn loader<C: bpf_runtime::Context>(linker: &Linker<NoHost>, mode: Mode, trust: Trust) -> Loader<'_, C, NoHost> {
+pub(crate) fn loader<C: bpf_runtime::Context>(
+    linker: &Linker<NoHost>,
+    mode: Mode,
+    trust: Trust,
+) -> Loader<'_, C, NoHost> {
     match (trust, mode) {
         (Trust::Verified, _) => linker.loader(),
         (Trust::Checked, _) => linker.loader().hybrid(),

@@ -1,12 +1,13 @@
 //! `bpf prove`: writes proofs of an object's programs into the object, which a load can check instead of searching.
 
 use crate::context::{Chosen, ContextArg};
+use crate::host;
 use crate::load::{self, EngineArgs};
 use crate::out::{self, Look, text};
 use anyhow::{Context as _, Result, bail};
 use bpf_runtime::{
-    Context, Linker, LoadError, MapSet, Object, PROVING_FUEL, ProofReport, ProofSection, Raw, SkLookup, Skb, Sock,
-    SockAddr, SockOps, Xdp, XdpFrags,
+    Context, HostContext, Linker, LoadError, MapSet, Object, PROVING_FUEL, ProofReport, ProofSection, Raw, SkLookup,
+    Skb, Sock, SockAddr, SockOps, Xdp, XdpFrags,
 };
 use serde::Serialize;
 use std::path::PathBuf;
@@ -33,6 +34,10 @@ pub(crate) struct Args {
     /// The context of the programs; by default that of their sections.
     #[arg(long, value_enum)]
     ctx: Option<ContextArg>,
+    /// The host that loads the programs, as its service described it (`Linker::describe`): the proofs hold for its
+    /// context, functions and maps.
+    #[arg(long, value_name = "FILE.json", conflicts_with = "ctx")]
+    host: Option<PathBuf>,
     /// Limit on the work of each pass of the search for a program: about one unit for each instruction walked.
     #[arg(long, value_name = "UNITS", default_value_t = PROVING_FUEL)]
     fuel: u64,
@@ -53,13 +58,23 @@ struct Outcome {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let engine = load::engine(&EngineArgs::INTERPRETER)?;
+    let described = args.host.as_deref().map(host::read).transpose()?;
+    let engine = load::verifying_engine(&EngineArgs::INTERPRETER, described.as_ref(), |_| Ok(()))?;
     let object = load::object_for(&args.object, &args.loader)?;
-    let linker = Linker::<load::NoHost>::new(&engine);
+    let linker = match &described {
+        Some(described) => host::linker(&engine, described, |_| host::silent)?,
+        None => Linker::<load::NoHost>::new(&engine),
+    };
     let (mut outcomes, mut proofs) = (Vec::new(), Vec::new());
     for program in object.programs() {
         let name = program.name();
         let maps = MapSet::for_object(&engine, &object)?;
+        if let Some(host) = &described {
+            let loader = host.features.apply(linker.loader::<HostContext>()).only(&[name]);
+            let reports = maps.check_offered(host).and_then(|maps| loader.prove(&object, maps, args.fuel));
+            keep(name, reports, &mut outcomes, &mut proofs)?;
+            continue;
+        }
         let reports = match Chosen::of(&engine, &linker, &object, program, args.ctx).context {
             ContextArg::Raw => prove::<Raw>(&linker, &object, maps, name, args),
             ContextArg::Xdp => prove::<Xdp>(&linker, &object, maps, name, args),
@@ -70,12 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             ContextArg::SockAddr => prove::<SockAddr>(&linker, &object, maps, name, args),
             ContextArg::SockOps => prove::<SockOps>(&linker, &object, maps, name, args),
         };
-        for ProofReport { program, instructions, proof, .. } in reports.with_context(|| name.to_owned())? {
-            let bytes = proof.as_ref().ok().map(Vec::len);
-            let error = proof.as_ref().err().map(ToString::to_string);
-            outcomes.push(Outcome { program, instructions, bytes, error });
-            proofs.extend(proof.ok().map(|proof| (name, proof)));
-        }
+        keep(name, reports, &mut outcomes, &mut proofs)?;
     }
     if outcomes.is_empty() {
         bail!("{}: the object has no program", args.object.display());
@@ -91,6 +101,22 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let all = outcomes.iter().all(|outcome| outcome.error.is_none());
     Ok(if all { ExitCode::SUCCESS } else { ExitCode::from(UNPROVEN) })
+}
+
+/// Keeps the outcome of a program, and its proofs.
+fn keep<'o>(
+    name: &'o str,
+    reports: Result<Vec<ProofReport>, LoadError>,
+    outcomes: &mut Vec<Outcome>,
+    proofs: &mut Vec<(&'o str, Vec<u8>)>,
+) -> Result<()> {
+    for ProofReport { program, instructions, proof, .. } in reports.with_context(|| name.to_owned())? {
+        let bytes = proof.as_ref().ok().map(Vec::len);
+        let error = proof.as_ref().err().map(ToString::to_string);
+        outcomes.push(Outcome { program, instructions, bytes, error });
+        proofs.extend(proof.ok().map(|proof| (name, proof)));
+    }
+    Ok(())
 }
 
 fn prove<C: Context>(

@@ -5,7 +5,7 @@ use crate::out::line;
 use crate::test_case::{self, Case, Mocks, Test, lock};
 use crate::{fill, host, maps};
 use anyhow::{Context, Result, ensure};
-use bpf_runtime::{HostContext, HostContextBuff};
+use bpf_runtime::{HostContext, HostContextBuff, MapSet};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -113,7 +113,14 @@ impl Job<'_> {
         let mocks = Arc::new(Mutex::new(Mocks::default()));
         let linker = test.linker(&mocks)?;
         lock(&mocks).begin(&test, &BTreeMap::new())?;
-        let instance = load::instance::<HostContext>(&engine, &linker, &object, &[name], self.trust)?;
+        let loader = load::loader::<HostContext>(&linker, engine.config().mode, self.trust);
+        let loader = match self.trust {
+            // The host's settings are those of its verifier.
+            Trust::Unverified => loader,
+            Trust::Verified | Trust::Checked | Trust::Privileged | Trust::Contained => host.features.apply(loader),
+        };
+        let maps = MapSet::for_object(&engine, &object)?.check_offered(&host)?;
+        let instance = loader.only(&[name]).object(&object, maps)?;
         let program = instance.program::<HostContext>(name)?;
         fill::put(&self.fill.read()?, &instance)?;
         let mut rings = maps::Rings::open(&engine, instance.maps())?;

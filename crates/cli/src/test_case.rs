@@ -176,8 +176,9 @@ impl Test<'_> {
         let mocks = Arc::new(Mutex::new(Mocks::default()));
         let linker = self.linker(&mocks)?;
         lock(&mocks).begin(self, &BTreeMap::new())?;
-        let maps = MapSet::for_object(self.engine, self.object)?;
-        let instance = match linker.loader::<HostContext>().only(&[self.program]).object(self.object, maps) {
+        let loader = self.host.features.apply(linker.loader::<HostContext>()).only(&[self.program]);
+        let maps = MapSet::for_object(self.engine, self.object)?.check_offered(self.host);
+        let instance = match maps.and_then(|maps| loader.object(self.object, maps)) {
             Ok(instance) => instance,
             // A refused plug-in is a result of the test.
             Err(error) => return Ok(vec![error.to_string()]),

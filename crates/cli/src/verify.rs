@@ -136,11 +136,13 @@ fn verify_object(
     for program in object.programs().iter().filter(|p| args.program.as_deref().is_none_or(|name| name == p.name())) {
         let maps = MapSet::for_object(engine, &object)?;
         let name = program.name();
-        if host.is_some() {
-            let loaded = MapSet::for_object(engine, &object)?;
+        if let Some(host) = host {
+            let own = || host.features.apply(loader::<HostContext>(&linker, name, args));
+            let offered = MapSet::for_object(engine, &object)?.check_offered(host);
             // The service creates the maps, too, and may refuse the plug-in for them.
-            let result = verify::<HostContext>(&linker, &object, maps, name, args).and_then(|reports| {
-                loader::<HostContext>(&linker, name, args).object(&object, loaded)?;
+            let result = offered.and_then(|loaded| {
+                let reports = own().verify(&object, maps, args.log)?;
+                own().object(&object, loaded)?;
                 Ok(reports)
             });
             let place = format!("{}, section `{}`", path.display(), program.section());

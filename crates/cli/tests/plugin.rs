@@ -41,6 +41,11 @@ impl Folder {
         Folder(folder)
     }
 
+    /// The path of a file in it.
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+
     /// Writes a file, and returns its path.
     fn file(&self, name: &str, text: &str) -> String {
         std::fs::write(self.0.join(name), text).unwrap();
@@ -93,6 +98,81 @@ fn the_limits_of_maps_are_the_services() {
     assert!(refused.contains("limit: refused") && refused.contains("the limit is 65536"), "{refused}");
 }
 
+/// The host file of the limiter's service with these maps, of which the object has `seen`.
+fn offering(maps: &str) -> String {
+    let host = std::fs::read_to_string(root().join("examples/limit_host.json")).unwrap();
+    assert!(host.contains("\"maps\": []"));
+    host.replace("\"maps\": []", &format!("\"maps\": [{maps}]"))
+}
+
+/// The service hands over a map: an object that defines it otherwise is refused by every command as by the service.
+#[test]
+fn maps_that_the_host_offers_are_compared() {
+    let folder = Folder::new("offered");
+    let seen = |value_size: u32| {
+        format!(
+            r#"{{"name": "seen", "type": "lru_hash", "key_size": 4, "value_size": {value_size}, "max_entries": 4096}}"#
+        )
+    };
+    let other = r#"{"name": "other", "type": "array", "key_size": 4, "value_size": 8, "max_entries": 1}"#;
+    let fits = folder.file("fits.json", &offering(&format!("{}, {other}", seen(8))));
+    let differs = folder.file("differs.json", &offering(&seen(4)));
+    assert!(prints(0, &["verify", "--host", &fits, "examples/limit.o"]).contains("limit: accepted"));
+    prints(0, &["test", "--host", &fits, "examples/limit_test.toml"]);
+    let message = "map \"seen\"";
+    let refused = prints(1, &["verify", "--host", &differs, "examples/limit.o"]);
+    assert!(refused.contains("limit: refused"), "{refused}");
+    assert!(refused.contains(message) && refused.contains("value_size"), "{refused}");
+    let failed = prints(1, &["test", "--host", &differs, "examples/limit_test.toml"]);
+    assert!(failed.contains(message), "{failed}");
+    let proven = folder.path("proven.o");
+    for args in [
+        &["run", "examples/limit.o", "--program", "limit", "--host", &differs][..],
+        &["prove", "examples/limit.o", "--host", &differs, "--output", &proven],
+    ] {
+        let error = fails(args);
+        assert!(error.contains(message) && error.contains("value_size"), "{error}");
+    }
+    for (maps, part) in [
+        (format!("{}, {}", seen(8), seen(8)), "maps[1].name: there are two maps `seen`"),
+        (seen(8).replace("lru_hash", "hsah"), "maps[0].type: `hsah` is no type of maps here"),
+        (seen(8).replace("seen", "se en"), "maps[0].name: "),
+        (seen(0), "maps[0]: "),
+        (seen(8).replace("\"key_size\"", "\"key\""), "unknown field `key`"),
+    ] {
+        let path = folder.file("wrong.json", &offering(&maps));
+        let error = fails(&["verify", "--host", &path, "examples/limit.o"]);
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+/// Proofs for a described host hold in a host that is equal, and in no other.
+#[test]
+fn proofs_are_made_for_a_host() {
+    let folder = Folder::new("proven");
+    let proven = folder.path("proven.o");
+    let host = "examples/limit_host.json";
+    prints(0, &["prove", "examples/limit.o", "--host", host, "--output", &proven]);
+    let verified = prints(0, &["verify", "--host", host, "--proof", &proven]);
+    assert!(verified.contains("limit: accepted"), "{verified}");
+    let text = std::fs::read_to_string(root().join(host)).unwrap();
+    let other = folder.file("other.json", &text.replace("\"name\": \"client\"", "\"name\": \"customer\""));
+    assert!(prints(1, &["verify", "--host", &other, "--proof", &proven]).contains("refused"));
+}
+
+/// The settings under which the service loads are those of the commands.
+#[test]
+fn settings_of_the_hosts_loads_are_the_commands() {
+    let folder = Folder::new("features");
+    let host = std::fs::read_to_string(root().join("examples/limit_host.json")).unwrap();
+    let sleepable = folder.file("sleepable.json", &host.replace("\"sleepable\": false", "\"sleepable\": true"));
+    // The limiter makes a tail call, which no sleepable program does.
+    let refused = prints(1, &["verify", "--host", &sleepable, "examples/limit.o"]);
+    assert!(refused.contains("limit: refused"), "{refused}");
+    let wrong = folder.file("wrong.json", &host.replace("\"hybrid\": false", "\"hybrd\": false"));
+    assert!(fails(&["verify", "--host", &wrong, "examples/limit.o"]).contains("unknown field `hybrd`"));
+}
+
 /// Functions that a linker cannot have: the message has their place.
 #[test]
 fn impossible_functions_are_told_where() {
@@ -117,8 +197,8 @@ fn wrong_hosts_are_told_where() {
         (String::new(), "line 1 column 0"),
         ("{".to_owned(), "line 1 column 1"),
         ("[".repeat(10_000), "line 1"),
-        (host.replace("\"version\": 1", "\"version\": 9"), "version: 9 is not a version"),
-        (host.replace("\"version\": 1", "\"version\": 2, \"news\": []"), "version: 2 is not a version"),
+        (host.replace("\"version\": 2", "\"version\": 9"), "version: 9 is not a version"),
+        (host.replace("\"version\": 2", "\"version\": 1, \"news\": []"), "version: 1 is not a version"),
         (host.replace("\"client\"", "\"cli ent\""), "context.fields[0].name: "),
         (host.replace("\"client\"", "\"cost\""), "context.fields[1].name: there are two fields `cost`"),
         (host.replace("\"client\"", "7"), "line 7 column"),

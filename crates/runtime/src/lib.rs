@@ -94,8 +94,10 @@ pub use handle::run_async::RunAsync;
 pub use load::hints::VerifyHint;
 pub use load::host::{
     FieldInterface, FieldKind, FunctionInterface, HOST_INTERFACE_VERSION, HostContext, HostContextBuff, HostField,
-    HostInterface, HostInterfaceError, HostLimits, ParamKind, ResultKind, StructInterface,
+    HostInterface, HostLimits, ParamKind, ResultKind, StructInterface,
 };
+pub use load::host_error::HostInterfaceError;
+pub use load::host_maps::{HostFeatures, MapInterface};
 pub use load::instance_pool::{InstancePool, Pooled};
 #[doc(hidden)]
 pub use load::interface as interfaces;

@@ -20,8 +20,12 @@ use crate::context::derive::{self, BpfContext, ContextField, Member, Shape};
 use crate::context::int::IntType;
 use crate::context::{Context, ContextLayout, EMPTY, Parts};
 use crate::engine::config::Config;
-use crate::error::{HelperError, LinkError};
+use crate::error::{HelperError, LinkError, LoadError};
+use crate::load::host_error::{HostInterfaceError, check_name, wrong};
+use crate::load::host_maps::{HostFeatures, MapInterface, check_maps};
 use crate::load::linker::{Linker, Registered, Types};
+use crate::load::map_set::MapSet;
+use bpf_maps::Map;
 use bpf_object::CoreType;
 use bpf_verifier::{Access, ArgKind, Effect, HelperProto, MemArg, MemSet, Region, Ret};
 use std::collections::HashSet;
@@ -29,7 +33,7 @@ use std::fmt::{self, Write};
 use std::sync::OnceLock;
 
 /// The version of the description's form.
-pub const HOST_INTERFACE_VERSION: u32 = 1;
+pub const HOST_INTERFACE_VERSION: u32 = 2;
 
 /// Structs inside each other, at most, in a described context.
 const MAX_DEPTH: usize = 16;
@@ -54,6 +58,13 @@ pub struct HostInterface {
     pub removed_helpers: Vec<u32>,
     /// The limits of verification.
     pub limits: HostLimits,
+    /// The maps that the host hands to plug-ins ([`HostInterface::offer`]).
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub maps: Vec<MapInterface>,
+    /// The settings under which the host loads plug-ins. The service sets them: [`Linker::describe`] does not know
+    /// them.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub features: HostFeatures,
 }
 
 /// Settings of the engine on which verdicts depend.
@@ -333,21 +344,6 @@ impl FunctionInterface {
     }
 }
 
-/// Why a description is no host.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{place}: {problem}")]
-#[non_exhaustive]
-pub struct HostInterfaceError {
-    /// The place in the description: `context.fields[2].name`.
-    pub place: String,
-    /// The problem.
-    pub problem: String,
-}
-
-fn wrong<T>(place: impl Into<String>, problem: impl Into<String>) -> Result<T, HostInterfaceError> {
-    Err(HostInterfaceError { place: place.into(), problem: problem.into() })
-}
-
 impl<H: 'static> Linker<H> {
     /// Describes the host to authors of plug-ins on context `C`: the context, the registered functions, and the limits
     /// of the engine. With the feature `serde` a description can be written to a file, from which `bpf header` makes
@@ -400,6 +396,8 @@ impl<H: 'static> Linker<H> {
                 budget: config.budget,
                 contained: config.contained,
             },
+            maps: Vec::new(),
+            features: HostFeatures::default(),
         })
     }
 
@@ -466,6 +464,7 @@ impl HostInterface {
                 .check()
                 .map_err(|(part, problem)| HostInterfaceError { place: format!("{place}.{part}"), problem })?;
         }
+        check_maps(&self.maps)?;
         let HostLimits { frame_bytes, budget, .. } = self.limits;
         if !frame_bytes.is_multiple_of(8) || frame_bytes >= 1 << 16 {
             return wrong("limits.frame_bytes", format!("{frame_bytes} is no multiple of 8 below 65536"));
@@ -517,20 +516,6 @@ impl HostInterface {
 struct Counts {
     fields: usize,
     regions: usize,
-}
-
-fn check_name(place: &str, name: &str) -> Result<(), HostInterfaceError> {
-    let mut letters = name.bytes();
-    let first = letters.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
-    if name.len() > 128 || !first || !letters.all(|b| b.is_ascii_alphanumeric() || b == b'_') {
-        return wrong(place, format!("{:?} is no name in C of at most 128 letters", cut(name)));
-    }
-    Ok(())
-}
-
-/// The start of a text from a file, for a message.
-fn cut(text: &str) -> String {
-    text.chars().take(40).collect()
 }
 
 /// Checks a struct, and returns its size in bytes.
@@ -885,5 +870,55 @@ unsafe impl Context for HostContext {
         };
         let none = core::ptr::null_mut();
         Parts { context, context_len: data.size, packet: none, packet_len: 0, memory: none, memory_len: 0 }
+    }
+}
+
+impl HostInterface {
+    /// Adds a map that the service hands to plug-ins ([`MapSet::reuse_each`]). An object that defines a map of this
+    /// name must define it so, which `bpf verify --host` and `bpf test` compare. The contents are not described: in the
+    /// service, a verdict may also depend on those of a frozen map.
+    ///
+    /// ```
+    /// # use bpf_runtime::{BpfContext, Config, Engine, Linker, MapDef, MapType};
+    /// # #[derive(BpfContext)]
+    /// # #[repr(C)]
+    /// # struct Request {
+    /// #     client: u32,
+    /// # }
+    /// let engine = Engine::new(Config::default())?;
+    /// let quota = engine.create_map(MapDef::new("quota", MapType::Hash, 4, 8, 1024))?;
+    /// let host = Linker::<()>::new(&engine).describe::<Request>()?.offer(&quota)?;
+    /// assert_eq!(host.maps[0].map_type, "hash");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`HostInterfaceError`] for a map of which a description does not say all (values that own objects, resilient
+    /// locks, deferred work), and as [`HostInterface::check`].
+    pub fn offer(mut self, map: &Map) -> Result<HostInterface, HostInterfaceError> {
+        let place = format!("maps[{}]", self.maps.len());
+        match MapInterface::of(map.def()) {
+            Some(map) => self.maps.push(map),
+            None => return wrong(place, format!("a description cannot say all of map `{}`", map.name())),
+        }
+        check_maps(&self.maps)?;
+        Ok(self)
+    }
+}
+
+impl MapSet {
+    /// Compares each map of the object with the map of that name that a described host hands to plug-ins, if there is
+    /// one, as [`MapSet::reuse`] does. The maps themselves are in the service only, so new ones are made here.
+    ///
+    /// # Errors
+    /// As [`MapSet::reuse`], for the first map that the service could not hand over.
+    pub fn check_offered(self, host: &HostInterface) -> Result<MapSet, LoadError> {
+        for map in &host.maps {
+            if self.defines(&map.name) {
+                let unknown = || LoadError::Internal(format!("map `{}` of an unchecked description", map.name));
+                self.fits(&map.name, &map.def().ok_or_else(unknown)?)?;
+            }
+        }
+        Ok(self)
     }
 }

@@ -11,7 +11,7 @@ use crate::program::loaded::Loaded;
 use crate::program::map_ref::MapRef;
 use crate::program::references::{DataDecl, Declared};
 use crate::program::table::{Member, ProgTable, Slot};
-use bpf_maps::{Arena, CreateOptions, Kind, Map, MapError, MapType, flags, implemented_type};
+use bpf_maps::{Arena, CreateOptions, Kind, Map, MapDef, MapError, MapType, flags, implemented_type};
 use bpf_object::btf::{Btf, Type, TypeId};
 use bpf_object::{DataKind, InitialValue, Object, OwnedTypes};
 use bpf_quiesce::{Domain, Finish, Foreign, Owned};
@@ -225,16 +225,8 @@ impl MapSet {
     /// # Errors
     /// [`LoadError::NotFound`]; [`LoadError::Map`] if type, sizes or flags differ; [`LoadError::OtherDomain`].
     pub fn reuse(mut self, name: &str, map: &Map) -> Result<MapSet, LoadError> {
-        let at = self.find("map", name, |_| true)?;
-        let fail = |source| LoadError::Map { map: name.to_owned(), source };
         self.engine.domain().owns(map)?;
-        match &self.planned[at].kind {
-            DefKind::Data(data) => data.def.compatible_with(map.def()).map_err(fail)?,
-            DefKind::Unsupported(source) => return Err(fail(source.clone())),
-            DefKind::Progs { .. } => {
-                return Err(NotFound::new("data map", name, self.planned.iter().map(Planned::name)).into());
-            }
-        }
+        let at = self.fits(name, map.def())?;
         self.say(at, Said::Taken(MapRef::Data(map.clone())));
         Ok(self)
     }
@@ -254,18 +246,48 @@ impl MapSet {
     ///
     /// # Errors
     /// As [`MapSet::reuse`], with the name of the first map that cannot be taken over.
-    pub fn reuse_all<H: 'static>(mut self, old: &Instance<H>) -> Result<MapSet, LoadError> {
-        for map in old.maps() {
-            let takes = |planned: &Planned| match &planned.kind {
-                DefKind::Data(data) => data.contents.is_none() && !data.constant,
-                DefKind::Progs { .. } | DefKind::Unsupported(_) => false,
-            };
-            let at = self.planned.iter().position(|planned| planned.name == map.name() && takes(planned));
+    pub fn reuse_all<H: 'static>(self, old: &Instance<H>) -> Result<MapSet, LoadError> {
+        let is_global = |map: &&Map| {
+            let holds =
+                |kind: &DefKind| matches!(kind, DefKind::Data(data) if data.contents.is_some() || data.constant);
+            self.planned.iter().any(|planned| planned.name == map.name() && holds(&planned.kind))
+        };
+        let maps: Vec<&Map> = old.maps().filter(|map| !is_global(map)).collect();
+        self.reuse_each(maps)
+    }
+
+    /// Takes over each of these maps whose name the object defines: maps that a service offers to all its plug-ins,
+    /// which need not use them. A setting for a map that was made before stands.
+    ///
+    /// # Errors
+    /// As [`MapSet::reuse`], with the name of the first map that cannot be taken over.
+    pub fn reuse_each<'m>(mut self, maps: impl IntoIterator<Item = &'m Map>) -> Result<MapSet, LoadError> {
+        for map in maps {
+            let at = self.planned.iter().position(|planned| planned.name == map.name());
             if at.is_some_and(|at| !self.is_other(at)) {
                 self = self.reuse(map.name(), map)?;
             }
         }
         Ok(self)
+    }
+
+    /// Whether the object defines a map of this name.
+    pub(super) fn defines(&self, name: &str) -> bool {
+        self.planned.iter().any(|planned| planned.name == name)
+    }
+
+    /// Returns the index of the data map of this name, if a map of this definition can be taken over for it.
+    pub(super) fn fits(&self, name: &str, map: &MapDef) -> Result<usize, LoadError> {
+        let at = self.find("map", name, |_| true)?;
+        let fail = |source| LoadError::Map { map: name.to_owned(), source };
+        match &self.planned[at].kind {
+            DefKind::Data(data) => data.def.compatible_with(map).map_err(fail)?,
+            DefKind::Unsupported(source) => return Err(fail(source.clone())),
+            DefKind::Progs { .. } => {
+                return Err(NotFound::new("data map", name, self.planned.iter().map(Planned::name)).into());
+            }
+        }
+        Ok(at)
     }
 
     /// Sets all bytes of the initial contents of a map of global data (`.data`, `.rodata`). For an instance of a

@@ -4,6 +4,8 @@
 mod dead_code_tests;
 pub(crate) mod hints;
 pub(crate) mod host;
+pub(crate) mod host_error;
+pub(crate) mod host_maps;
 pub(crate) mod instance_pool;
 pub mod interface;
 mod layout;
