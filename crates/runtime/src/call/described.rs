@@ -107,7 +107,7 @@ unsafe extern "C" fn shim<H: 'static>(r1: u64, r2: u64, r3: u64, r4: u64, r5: u6
         // layout of its content.
         let described = unsafe { &*described };
         guarded(run, |run| {
-            let mut caller = Caller { run, host: PhantomData };
+            let mut caller = Caller { run, by: None, host: PhantomData };
             // SAFETY: the verifier, or the interpreter, has held this call to the prototype; the run's host is an `H`.
             unsafe { described.call(&mut caller, [r1, r2, r3, r4, r5]) }
         })

@@ -13,6 +13,7 @@ mod args;
 mod bytes;
 pub(crate) mod described;
 pub(crate) mod helpers;
+pub(crate) mod known;
 mod ret;
 pub(crate) mod sleeping;
 pub(crate) mod spent;
@@ -26,11 +27,14 @@ pub use sleeping::{AsyncArg, AsyncCaller, IntoAsyncFn, OwnedBytes};
 use crate::abi::entry;
 use crate::abi::run::Run;
 use crate::context::int::IntType;
-use crate::error::HelperError;
+use crate::engine::usage::Account;
+use crate::error::{HelperError, NotFound};
 use bpf_jit_code::RunCtx;
+use bpf_maps::Map;
 use bpf_quiesce::{Domain, Foreign, drop_payload};
 use bpf_verifier::{ArgKind, HelperProto, MemSet, Ret};
 use core::marker::PhantomData;
+use known::{Known, KnownEnv};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -66,6 +70,8 @@ impl HostFn {
 #[derive(Debug)]
 pub struct Caller<'a, H = ()> {
     run: &'a mut Run,
+    /// The program whose code makes the call, for functions that know it.
+    by: Option<&'a Known>,
     /// The run's host state, lent for as long as this is: so it is invariant in `H`.
     host: PhantomData<&'a mut H>,
 }
@@ -81,6 +87,33 @@ impl<H> Caller<'_, H> {
     /// The run's execution slot: what `bpf_get_smp_processor_id` returns.
     pub fn slot(&self) -> u32 {
         self.run.ctx.slot
+    }
+
+    /// The name of the program whose code makes the call: behind a tail call, that of the program jumped to. `None`,
+    /// as of the other three, for a function that was registered without [`crate::Linker::know_callers`].
+    pub fn program(&self) -> Option<&str> {
+        self.by.map(|by| &*by.program)
+    }
+
+    /// The name of that program's instance, if it has one ([`crate::Instantiate::name`]).
+    pub fn instance(&self) -> Option<&str> {
+        self.by?.instance.as_deref()
+    }
+
+    /// The account that the program was loaded for ([`crate::Loader::account`]).
+    pub fn account(&self) -> Option<&Account> {
+        self.by?.account.as_ref()
+    }
+
+    /// Returns the data map of this name, of the program's own instance. Only maps that the program refers to are
+    /// found.
+    ///
+    /// # Errors
+    /// [`NotFound`].
+    pub fn map(&self, name: &str) -> Result<&Map, NotFound> {
+        let maps = self.by.map_or(&[][..], |by| &by.maps);
+        let found = maps.iter().find(|map| map.name() == name);
+        found.ok_or_else(|| NotFound::new("map", name, maps.iter().map(Map::name)))
     }
 
     /// The domain whose guard the run is in.
@@ -215,23 +248,27 @@ closures!(A a, B b, C c);
 closures!(A a, B b, C c, D d);
 closures!(A a, B b, C c, D d, E e);
 
-/// The host function of a closure.
-pub(crate) fn host_fn<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(f: F) -> HostFn {
+/// The host function of a closure, which knows its callers if it shall.
+pub(crate) fn host_fn<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(f: F, knows: bool) -> HostFn {
     // The shim makes a value of no size from its type alone. A value with a destructor is kept nevertheless, to be
     // dropped.
     let env: Option<Arc<dyn Any + Send + Sync>> = match size_of::<F>() == 0 && !core::mem::needs_drop::<F>() {
         true => None,
         false => Some(Arc::new(Foreign::new(f))),
     };
-    HostFn { shim: shim::<H, Args, F>, env, needs_ctx: true }
+    if knows {
+        let env = KnownEnv { by: None, of: env };
+        return HostFn { shim: shim::<H, Args, F, true>, env: Some(Arc::new(env)), needs_ctx: true };
+    }
+    HostFn { shim: shim::<H, Args, F, false>, env, needs_ctx: true }
 }
 
 /// The C function behind a closure of type `F`.
 ///
 /// # Safety
-/// `ctx` must be the [`RunCtx`] of a [`Run`] whose host is an `H`. If `F` has a size, `ctx.host_env` must point to one.
-/// The registers must be as `F`'s prototype says.
-unsafe extern "C" fn shim<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(
+/// `ctx` must be the [`RunCtx`] of a [`Run`] whose host is an `H`. `ctx.host_env` must point to a [`KnownEnv`] of an
+/// `F` if `KNOWS`, and else to an `F` if that has a size. The registers must be as `F`'s prototype says.
+unsafe extern "C" fn shim<H: 'static, Args: 'static, F: IntoHostFn<H, Args>, const KNOWS: bool>(
     r1: u64,
     r2: u64,
     r3: u64,
@@ -243,16 +280,25 @@ unsafe extern "C" fn shim<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(
         // SAFETY: the linker binds this shim as a function with a run, so `ctx` is the first field of this thread's
         // `Run`, by a pointer to all of it; emitted code waits for the call.
         let run = unsafe { &mut *ctx.cast::<Run>() };
+        let known = if KNOWS {
+            // SAFETY: the contract: `host_env` is the address of the environment, which the program keeps.
+            Some(unsafe { &*(run.ctx.host_env as *const KnownEnv) })
+        } else {
+            None
+        };
         let env = if size_of::<F>() == 0 {
             core::ptr::NonNull::<F>::dangling().as_ptr().cast_const()
         } else {
-            run.ctx.host_env as *const F
+            let of = known.and_then(|known| known.of.as_ref());
+            of.map_or(run.ctx.host_env as *const F, |of| Arc::as_ptr(of).cast())
         };
         // SAFETY: a zero-sized value needs no memory, and the program keeps the one that `host_fn` was given if it has
-        // a destructor; otherwise `host_env` is its address (contract), and `Foreign` has the layout of its content.
+        // a destructor; otherwise `host_env` is its address, or that of a `KnownEnv`, whose closure `host_fn` kept
+        // because it has a size (contract). `Foreign` has the layout of its content.
         let f = unsafe { &*env };
+        let by = known.and_then(|known| known.by.as_deref());
         guarded(run, |run| {
-            let mut caller = Caller { run, host: PhantomData };
+            let mut caller = Caller { run, by, host: PhantomData };
             // SAFETY: the verifier, or the interpreter, has held this call to the prototype that `F`'s `ARGS` made; the
             // run's host is an `H`.
             unsafe { f.call(&mut caller, [r1, r2, r3, r4, r5]) }

@@ -455,7 +455,7 @@ where
         && let Call::Done(_) = call
         && let Call::Done(output) = core::mem::replace(call, Call::Empty)
     {
-        let r0 = guarded(run, |run| output.into_r0(&mut Caller { run, host: PhantomData::<&mut H> }));
+        let r0 = guarded(run, |run| output.into_r0(&mut Caller { run, by: None, host: PhantomData::<&mut H> }));
         return r0.ok_or(Left::Here);
     }
     // The future is dropped in place, since a polled future must not be moved.

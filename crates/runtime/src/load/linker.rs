@@ -55,6 +55,8 @@ pub struct Linker<H = ()> {
     ids: HashMap<u32, usize>,
     /// Places of the registered functions in `funcs`, by name.
     names: HashMap<String, usize>,
+    /// Whether functions that are registered from now on know their callers.
+    knows: bool,
     host: Over<H>,
 }
 
@@ -112,6 +114,7 @@ impl<H: 'static> Linker<H> {
             removed: BTreeSet::new(),
             ids: HashMap::new(),
             names: HashMap::new(),
+            knows: false,
             host: PhantomData,
         }
     }
@@ -121,6 +124,30 @@ impl<H: 'static> Linker<H> {
     pub fn remove_helper(&mut self, id: u32) -> &mut Self {
         self.protos.retain(|p| p.id != id);
         self.removed.insert(id);
+        self
+    }
+
+    /// Sets whether functions that are registered after this call ([`Linker::func_named`], [`Linker::func`]) know the
+    /// program that calls them: [`Caller::program`](crate::Caller::program), `instance`, `account` and `map`. A call
+    /// costs one store and one load more, as of a closure with captures, and an instance an allocation for each such
+    /// function and program. Off by default.
+    ///
+    /// ```
+    /// use bpf_runtime::{Caller, Config, Engine, Linker, Raw, assemble};
+    ///
+    /// let mut linker = Linker::<Vec<String>>::new(&Engine::new(Config::default())?);
+    /// linker.know_callers(true).func(1001, "sign", |c: &mut Caller<'_, Vec<String>>| {
+    ///     let name = c.program().map(str::to_owned);
+    ///     c.host().extend(name);
+    /// })?;
+    /// let program = linker.loader::<Raw>().insns("guard", assemble("call 1001\nexit")?)?;
+    /// let mut signed = Vec::new();
+    /// program.run(&mut signed, &mut [])?;
+    /// assert_eq!(signed, ["guard"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn know_callers(&mut self, know: bool) -> &mut Self {
+        self.knows = know;
         self
     }
 
@@ -149,7 +176,8 @@ impl<H: 'static> Linker<H> {
         f: impl IntoHostFn<H, Args>,
     ) -> Result<&mut Self, LinkError> {
         let (args, ret, ints) = types(&f);
-        self.register(None, prototype(0, name, args, ret), ints, || host_fn(f))
+        let knows = self.knows;
+        self.register(None, prototype(0, name, args, ret), ints, || host_fn(f, knows))
     }
 
     /// Registers a host function as [`Linker::func_named`] does, and under a helper id too, for objects that call it by
@@ -164,7 +192,8 @@ impl<H: 'static> Linker<H> {
         f: impl IntoHostFn<H, Args>,
     ) -> Result<&mut Self, LinkError> {
         let (args, ret, ints) = types(&f);
-        self.register(Some(id), prototype(id, name, args, ret), ints, || host_fn(f))
+        let knows = self.knows;
+        self.register(Some(id), prototype(id, name, args, ret), ints, || host_fn(f, knows))
     }
 
     /// Registers the host's log as a function of this name. Plug-ins declare it and give a level of the system's log, 0

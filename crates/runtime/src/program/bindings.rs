@@ -3,6 +3,7 @@
 use crate::call::helpers::owned::{LocalTypes, own_obj_new};
 use crate::call::helpers::print;
 use crate::call::helpers::timers::TimerProgram;
+use crate::call::known::{self, Known};
 use crate::engine::Engine;
 use crate::engine::metrics::Counted;
 use crate::engine::usage::Payer;
@@ -97,7 +98,7 @@ impl Bindings {
         maps: Vec<MapRef>,
         pool: &mut Pool<'_>,
     ) -> Result<Bindings, LoadError> {
-        let own = own_functions(name, references, pool)?.map(Box::new);
+        let own = own_functions(name, references, &maps, pool)?.map(Box::new);
         Ok(Bindings { references: Some(Arc::clone(references)), maps, own, ..Bindings::default() })
     }
 
@@ -183,21 +184,40 @@ impl Bindings {
 }
 
 /// The functions of an instance, if some differ from the shared ones: functions that make objects from the instance's
-/// own allocator, set timers, or print the names of the account and the instance.
-fn own_functions(name: &str, references: &References, pool: &mut Pool<'_>) -> Result<Option<Functions>, LoadError> {
+/// own allocator, set timers, print the names of the account and the instance, or know their callers.
+fn own_functions(
+    name: &str,
+    references: &References,
+    maps: &[MapRef],
+    pool: &mut Pool<'_>,
+) -> Result<Option<Functions>, LoadError> {
     let timers = references.functions.timer_program().is_some();
     // Printed text names the account and the instance.
     let Payer { account, instance } = pool.payer;
     let named = account.is_some() || instance.is_some();
     let printer = references.functions.all().find_map(|bound| print::printer_of(&bound.func));
     let printer = printer.filter(|_| named).map(|printer| printer.for_payer(pool.payer));
-    if !timers && printer.is_none() && references.local_types.is_none() {
+    let knows = references.functions.all().any(|bound| known::knows(&bound.func));
+    if !timers && !knows && printer.is_none() && references.local_types.is_none() {
         return Ok(None);
     }
     let mut own = references.functions.clone();
     if timers {
         // Timers and deferred work identify the program by one number.
         own.set_timer_program(&Arc::new(TimerProgram::new()));
+    }
+    if knows {
+        let data = |map: &MapRef| match map {
+            MapRef::Data(map) => Some(map.clone()),
+            // An array holds programs, perhaps this one, which would then hold itself.
+            MapRef::Progs(_) => None,
+        };
+        let by = Arc::new(Known::new(name, maps.iter().filter_map(data).collect(), pool.payer));
+        for bound in own.all_mut() {
+            if let Some(func) = known::called_by(&bound.func, &by) {
+                bound.func = func;
+            }
+        }
     }
     if let Some(printer) = printer {
         for bound in own.all_mut() {

@@ -2,11 +2,11 @@
 
 use crate::common::engines::engines;
 use bpf_runtime::{
-    Caller, Config, Engine, HelperError, Linker, LoadError, Map, MapDef, MapType, Mode, OptLevel, Pinned, PinnedMap,
-    Program, Raw, RunError, SharedBytes, SharedBytesMut,
+    Caller, Config, Engine, HelperError, Linker, LoadError, Map, MapDef, MapType, Mode, Object, OptLevel, Pinned,
+    PinnedMap, Program, Raw, RunError, SharedBytes, SharedBytesMut,
 };
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use zerocopy::byteorder::network_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -419,5 +419,64 @@ fn results_arrive_as_wide_as_a_register() {
                 }
             }
         }
+    }
+}
+
+/// One call of a function that knows its callers: program, instance, account, and the value of the map.
+type Known = (Option<String>, Option<String>, Option<String>, Option<u64>);
+
+#[test]
+fn a_function_knows_the_program_that_calls_it() {
+    let logs = Object::parse(include_bytes!("../objects/logs.o")).unwrap();
+    for engine in engines(|_| ()) {
+        let kept = Arc::new(());
+        let account = engine.account("group", 1 << 20);
+        {
+            let mut linker = Linker::<Vec<Known>>::new(&engine);
+            let known = |c: &Caller<'_, Vec<Known>>| {
+                let value = c.map("hits").ok().map(|map| map.get(&[0; 4]).unwrap().unwrap());
+                let value = value.map(|bytes| u64::from_ne_bytes(bytes.try_into().unwrap()));
+                let account = c.account().map(|account| account.name().to_owned());
+                (c.program().map(str::to_owned), c.instance().map(str::to_owned), account, value)
+            };
+            // With captures and without, of which the environment differs; and one that does not know.
+            let held = Arc::clone(&kept);
+            linker.know_callers(true);
+            linker
+                .func_named("write_log", move |c: &mut Caller<'_, Vec<Known>>, _: u32, _: SharedBytes<'_>| {
+                    assert!(Arc::strong_count(&held) > 1);
+                    let known = known(c);
+                    c.host().push(known);
+                })
+                .unwrap();
+            let plain = move |c: &mut Caller<'_, Vec<Known>>| {
+                let known = known(c);
+                c.host().push(known);
+            };
+            linker.func(1001, "plain", plain).unwrap();
+            linker.know_callers(false).func(1002, "ignorant", plain).unwrap();
+            let module = linker.compile::<Raw>(&logs).unwrap();
+            let instances =
+                [module.instance().make().unwrap(), module.instance().name("acme").account(&account).make().unwrap()];
+            let mut host = Vec::new();
+            for instance in instances.iter().chain(&instances) {
+                instance.program::<Raw>("logs").unwrap().run(&mut host, &mut [3, 7]).unwrap();
+            }
+            let logs = |instance: Option<&str>, account: Option<&str>| {
+                (Some("logs".to_owned()), instance.map(str::to_owned), account.map(str::to_owned), None)
+            };
+            let (alone, acme) = (logs(None, None), logs(Some("acme"), Some("group")));
+            assert_eq!(host, [alone.clone(), acme.clone(), alone, acme]);
+            // A map that the program refers to is found by its name.
+            let hits = engine.create_map(MapDef::new("hits", MapType::Array, 4, 8, 1)).unwrap();
+            hits.update(&[0; 4], &9u64.to_ne_bytes(), 0).unwrap();
+            let insns = assemble("r1 = map[fd:0][0]+0\ncall 1001\ncall 1002\nr0 = 0\nexit").unwrap();
+            let program = linker.loader::<Raw>().maps(&[&hits]).insns("counts", insns).unwrap();
+            host.clear();
+            program.run(&mut host, &mut []).unwrap();
+            assert_eq!(host, [(Some("counts".to_owned()), None, None, Some(9)), (None, None, None, None)]);
+        }
+        engine.reclaim();
+        assert_eq!(Arc::strong_count(&kept), 1, "captured values are dropped with the last program");
     }
 }
