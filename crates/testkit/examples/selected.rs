@@ -2,7 +2,8 @@
 //!
 //! `cargo xtask selected [-- OBJECT ...]`; without objects, the speed programs, the loops of
 //! `crates/verifier/tests/loops`, and the shared samples if they are there. Programs are contained and not verified, in
-//! the first context of XDP, sk_buff and raw memory that takes them. x86-64 only.
+//! the first context of XDP, sk_buff and raw memory that takes them, each twice: with code that yields, and without.
+//! x86-64 only.
 
 use bpf_runtime::{Arch, Config, Context, Engine, Linker, MapSet, Object, Raw, Skb, Xdp, oracle};
 use bpf_testkit::cases::shared;
@@ -11,10 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// The machine code of this program of the object in one context, if it can be contained.
-fn emitted<C: Context>(engine: &Engine, object: &Object, program: &str) -> Option<oracle::Emitted> {
+fn emitted<C: Context>(engine: &Engine, object: &Object, program: &str, yields: bool) -> Option<oracle::Emitted> {
     let maps = MapSet::for_object(engine, object).ok()?;
     oracle::ask_for_code();
-    let loaded = Linker::<()>::new(engine).loader::<C>().contained().only(&[program]).object(object, maps);
+    let linker = Linker::<()>::new(engine);
+    let loaded = linker.loader::<C>().contained().yields(yields).only(&[program]).object(object, maps);
     oracle::code().filter(|_| loaded.is_ok())
 }
 
@@ -42,11 +44,11 @@ fn main() -> ExitCode {
     for path in paths {
         let bytes = std::fs::read(&path).unwrap_or_default();
         let Ok(object) = Object::parse(&bytes) else { continue };
-        for program in object.programs() {
+        for (program, yields) in object.programs().iter().flat_map(|program| [(program, false), (program, true)]) {
             let name = program.name();
-            let found = emitted::<Xdp>(&engine, &object, name)
-                .or_else(|| emitted::<Skb>(&engine, &object, name))
-                .or_else(|| emitted::<Raw>(&engine, &object, name));
+            let found = emitted::<Xdp>(&engine, &object, name, yields)
+                .or_else(|| emitted::<Skb>(&engine, &object, name, yields))
+                .or_else(|| emitted::<Raw>(&engine, &object, name, yields));
             match found {
                 None => uncontained += 1,
                 Some(emitted) if emitted.arena => arenas += 1,
@@ -57,7 +59,7 @@ fn main() -> ExitCode {
                     }
                     Err(what) => {
                         refused += 1;
-                        println!("{} {name}: {what}", path.display());
+                        println!("{} {name}, yields {yields}: {what}", path.display());
                     }
                 },
             }

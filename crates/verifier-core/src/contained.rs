@@ -281,6 +281,31 @@ struct Function {
     sleeps: bool,
 }
 
+/// Memory that a call gets.
+struct Lent {
+    target: Target,
+    /// The first byte and the byte behind the last, if these are constants that no check at run time moves.
+    bytes: Option<(i64, i64)>,
+    writes: bool,
+}
+
+impl Lent {
+    /// Whether no byte is in both, whatever was proven. A function's own frame is younger than all other memory, and no
+    /// access of it is redirected.
+    fn is_apart(&self, other: &Lent) -> bool {
+        match (self.target, other.target) {
+            (Target::Frame, Target::Frame) => match (self.bytes, other.bytes) {
+                (Some(a), Some(b)) => a.1 <= b.0 || b.1 <= a.0,
+                (Some(_) | None, _) => false,
+            },
+            (Target::Frame, Target::Region(_) | Target::Held { .. })
+            | (Target::Region(_) | Target::Held { .. }, Target::Frame) => true,
+            (Target::Region(a), Target::Region(b)) => a != b,
+            (Target::Context | Target::Held { .. }, _) | (_, Target::Context | Target::Held { .. }) => false,
+        }
+    }
+}
+
 struct Analysis<'a> {
     program: &'a Program,
     env: &'a Env<'a>,
@@ -862,7 +887,7 @@ impl Analysis<'_> {
             _else => None,
         });
         let mut passed = [Passed::AsIs; 5];
-        let mut memory: Vec<(Val, bool)> = Vec::new();
+        let mut memory: Vec<Lent> = Vec::new();
         let mut records = false;
         for i in 0..proto.args.len() {
             let (arg, reg) = (proto.args[i], Reg::ARGS[i]);
@@ -966,19 +991,17 @@ impl Analysis<'_> {
                     Target::Context => return Err(refused()),
                 },
             };
-            memory.push((Val::Ptr(target, None), mem.access.writes()));
+            let bytes = match extent {
+                Extent::Bytes(bytes) => place.off.map(|off| (off, off + i64::from(bytes))),
+                Extent::Next { .. } => None,
+            };
+            memory.push(Lent { target, bytes, writes: mem.access.writes() });
             let align = u8::try_from(mem.align).map_err(|_| refused())?;
             passed[i] = Passed::Pointer { place, extent, align, null: mem.null };
         }
         // Rust's `&mut` must be the only reference to its memory.
-        let apart = |a: Val, b: Val| match (a, b) {
-            (Val::Ptr(Target::Frame, _), Val::Ptr(Target::Region(_), _))
-            | (Val::Ptr(Target::Region(_), _), Val::Ptr(Target::Frame, _)) => true,
-            (Val::Ptr(Target::Region(a), _), Val::Ptr(Target::Region(b), _)) => a != b,
-            _else => false,
-        };
         let pairs = memory.iter().enumerate().flat_map(|(i, a)| memory[..i].iter().map(move |b| (a, b)));
-        if proto.disjoint && pairs.into_iter().any(|(a, b)| (a.1 || b.1) && !apart(a.0, b.0)) {
+        if proto.disjoint && pairs.into_iter().any(|(a, b)| (a.writes || b.writes) && !a.is_apart(b)) {
             return Err(unknown());
         }
         if records {

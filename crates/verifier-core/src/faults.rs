@@ -36,6 +36,8 @@ mod with {
         YieldForgetsNothing,
         /// A run may yield at the head of a loop where one path may not sleep.
         YieldsOnOneWay,
+        /// Memory that a function writes may be another argument's.
+        ArgumentsOverlap,
         /// A held object of a contained program survives a sleep.
         StartOutlastsSleep,
         /// A call of a function that sleeps leaves the held objects of a contained program.

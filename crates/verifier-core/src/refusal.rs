@@ -83,6 +83,12 @@ pub enum Why {
     /// A legacy packet load needs the context in r6.
     #[error("a legacy packet load, and r6 is not the context")]
     NotTheContext,
+    /// Memory that a function writes may be another argument's.
+    #[error("two memory arguments of {func} may overlap")]
+    Overlap {
+        /// The function.
+        func: String,
+    },
     /// A call that may sleep, where the program may not.
     #[error("{func} may sleep, and {why}")]
     Sleeps {

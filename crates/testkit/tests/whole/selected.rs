@@ -27,7 +27,8 @@ fn code_of(line: &str) -> Code {
             "out" => out = Some(at),
             kind => {
                 let symbol = Extern::of_kind(kind, words[2].parse().unwrap()).unwrap().symbol();
-                let kind = if kind == "helper" { RelocKind::X64Rel32 } else { RelocKind::X64Abs64 };
+                let called = matches!(kind, "helper" | "spent");
+                let kind = if called { RelocKind::X64Rel32 } else { RelocKind::X64Abs64 };
                 code.relocs.push(Reloc { at, kind, symbol });
             }
         }

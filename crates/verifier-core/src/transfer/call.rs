@@ -24,8 +24,16 @@ struct Call<'a> {
     released: Option<Name>,
     /// Memory that the function writes, each with the least number of bytes written.
     written: Vec<(Place, u32)>,
-    /// The number of memory arguments.
-    memory: usize,
+    /// The memory arguments of at least one byte.
+    memory: Vec<Lent>,
+}
+
+/// Memory that a call gets: `size` bytes from `at` on, which were proven to be inside of the object.
+struct Lent {
+    base: Base,
+    at: Form,
+    size: Form,
+    writes: bool,
 }
 
 /// The argument that is being checked.
@@ -104,8 +112,8 @@ impl<'a> Checker<'a> {
         for (index, reg) in (0..proto.arity().into()).zip(Reg::ARGS) {
             self.argument(state, &Argument { proto, index, reg }, &mut call)?;
         }
-        if proto.disjoint && call.memory > 1 {
-            return Err(Why::Unsupported("memory arguments that must not overlap"));
+        if proto.disjoint {
+            self.disjoint(state, proto, &call)?;
         }
         self.note_call(state, proto, &call);
         for (place, least) in &call.written {
@@ -393,7 +401,6 @@ impl<'a> Checker<'a> {
         if !mem.from.contains(from) || !aligned {
             return Err(arg.wrong("memory of a kind that it works on, aligned"));
         }
-        call.memory += 1;
         if most == 0 {
             return Ok(());
         }
@@ -405,10 +412,55 @@ impl<'a> Checker<'a> {
             Place::Stack { .. } | Place::Untracked(_) => {}
             Place::Field { .. } => return Err(arg.wrong("a pointer to memory")),
         }
+        let at = pointer.offset.clone();
+        call.memory.push(Lent { base: pointer.base, at, size: size.clone(), writes: mem.access.writes() });
         if mem.access.writes() {
             call.written.push((place, u32::try_from(least.max(0)).unwrap_or(0)));
         }
         Ok(())
+    }
+
+    /// Proves that memory which the function writes is no other argument's (Rust's rule for `&mut`).
+    fn disjoint(&mut self, state: &State, proto: &HelperProto, call: &Call<'_>) -> Res<()> {
+        for (i, a) in call.memory.iter().enumerate() {
+            for b in call.memory.iter().take(i).filter(|b| a.writes || b.writes) {
+                if !self.apart(state, a, b)? && !planted!(ArgumentsOverlap) {
+                    return Err(Why::Overlap { func: proto.name.to_string() });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether no byte is in both. Two look-ups may find one value, and memory that a function returned may be a value.
+    /// The host promises that its regions are no other region and no memory of these kinds (`Region`).
+    fn apart(&mut self, state: &State, a: &Lent, b: &Lent) -> Res<bool> {
+        let value = |base: Base| matches!(base, Base::MapValue(_) | Base::InnerValue(_));
+        let of = |base: Base| matches!(base, Base::Memory { .. } | Base::Record { .. }) || value(base);
+        match (a.base, b.base) {
+            (Base::Stack(f), Base::Stack(g)) if f != g => Ok(true),
+            (Base::Region(r), Base::Region(s)) if r != s => Ok(true),
+            (Base::Record { owner: x, .. }, Base::Record { owner: y, .. }) if x != y => Ok(true),
+            (Base::Stack(_), Base::Stack(_)) | (Base::Region(_), Base::Region(_)) => self.offsets_apart(state, a, b),
+            (Base::Record { .. }, Base::Record { .. }) => self.offsets_apart(state, a, b),
+            (Base::Stack(_), Base::Region(_)) | (Base::Region(_), Base::Stack(_)) => Ok(true),
+            (Base::Stack(_) | Base::Region(_), other) | (other, Base::Stack(_) | Base::Region(_)) => Ok(of(other)),
+            (Base::Record { .. }, other) | (other, Base::Record { .. }) => Ok(value(other)),
+            (_other, _another) => Ok(false),
+        }
+    }
+
+    /// Whether one of two pieces of an object ends before the other begins.
+    fn offsets_apart(&mut self, state: &State, a: &Lent, b: &Lent) -> Res<bool> {
+        for (first, second) in [(a, b), (b, a)] {
+            let gap = second.at.plus(&first.at, -1).and_then(|gap| gap.plus(&first.size, -1));
+            if let Some(gap) = gap
+                && self.proves(state, &gap)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn note_call(&mut self, state: &State, proto: &HelperProto, call: &Call<'_>) {

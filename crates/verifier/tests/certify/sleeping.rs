@@ -20,6 +20,9 @@ const SLEEP: &str = "r1 = 1\ncall 1600\n";
 const READ: &str = "r7 = *(u64 *)(r6 + 0)\n";
 const OUT: &str = "out:\nr0 = 0\nexit";
 
+/// Two buffers of 8 bytes, one after the other.
+const BUFFERS: &str = "*(u64 *)(r10 - 8) = 0\n*(u64 *)(r10 - 16) = 0\n";
+
 /// A rule: a safe program, which is proven, and its unsafe twin, which is not.
 struct Rule {
     name: &'static str,
@@ -97,6 +100,12 @@ fn rules() -> Vec<Rule> {
             [SLEEPABLE, ROUNDS, SLEEP, "call bpf_rcu_read_lock\n", AGAIN, OUT];
         "a program that is not sleepable": [SLEEPABLE, SLEEP, OUT], [SLEEP, OUT];
         "a tail call": ["r2 = map[fd:4]\nr3 = 0\ncall 12\n", OUT], [SLEEPABLE, "r2 = map[fd:4]\nr3 = 0\ncall 12\n", OUT];
+        "memory that a function writes", ArgumentsOverlap:
+            [BUFFERS, "r1 = r10\nr1 += -16\nr2 = 8\nr3 = r10\nr3 += -8\nr4 = 8\ncall 1001\n", OUT],
+            [BUFFERS, "r1 = r10\nr1 += -16\nr2 = 9\nr3 = r10\nr3 += -8\nr4 = 8\ncall 1001\n", OUT];
+        "memory of a variable length", ArgumentsOverlap:
+            [BUFFERS, "call 7\nr2 = r0\nr2 &= 7\nr1 = r10\nr1 += -16\nr3 = r10\nr3 += -8\nr4 = 8\ncall 1001\n", OUT],
+            [BUFFERS, "call 7\nr2 = r0\nr2 &= 15\nr1 = r10\nr1 += -16\nr3 = r10\nr3 += -8\nr4 = 8\ncall 1001\n", OUT];
         "an element where a run yields", YieldForgetsNothing:
             [YIELDS, ROUNDS, ELEMENT, READ, AGAIN, OUT], [YIELDS, ELEMENT, ROUNDS, READ, AGAIN, OUT];
         "an element of the caller of a loop", YieldForgetsNothing:
@@ -232,6 +241,13 @@ fn a_contained_program_uses_nothing_that_was_freed_whatever_is_believed() {
         assert_eq!(contain(&safe), Ok(()), "{name}");
         assert!(matches!(contain(&twin), Err(bpf_verifier::Escape::Pointer(_))), "{name}: {:?}", contain(&twin));
     }
+    // Buffers of constant lengths, at constant places, that meet in no byte.
+    for (length, allowed) in [(8, true), (9, false)] {
+        let text = format!("{BUFFERS}r1 = r10\nr1 += -16\nr2 = {length}\nr3 = r10\nr3 += -8\nr4 = 8\ncall 1001\n{OUT}");
+        assert_eq!(contain(&text).is_ok(), allowed, "{length}");
+    }
+    let variable = "call 7\nr2 = r0\nr2 &= 7\nr1 = r10\nr1 += -16\nr3 = r10\nr3 += -8\nr4 = 8\ncall 1001\n";
+    assert!(contain(&[BUFFERS, variable, OUT].concat()).is_err(), "a length that only the proof bounds");
     // Values of arrays stay. A pointer that leads to one of an array or of a per-CPU array does not.
     let array = "*(u32 *)(r10 - 4) = 0\nr1 = map[fd:0]\nr2 = r10\nr2 += -4\ncall 1\nif r0 == 0 goto out\nr6 = r0\n";
     assert_eq!(contain(&[SLEEPABLE, array, SLEEP, READ, OUT].concat()), Ok(()));

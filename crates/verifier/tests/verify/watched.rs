@@ -279,6 +279,7 @@ impl<'e> World<'e> {
         let wrong =
             |caller: &Caller<'_, '_, Rc<Program>>, what: &str| Err(caller.fail(format!("{}: {what}", proto.name)));
         let (mut map, mut key, mut record) = (None, Vec::new(), 0);
+        let mut lent: Vec<(u64, u64, bool)> = Vec::new();
         for (i, kind) in proto.args.iter().enumerate().take(proto.arity().into()) {
             let given = args[i];
             let memory = match *kind {
@@ -351,6 +352,13 @@ impl<'e> World<'e> {
                 return wrong(caller, "more bytes than an object has");
             }
             let mut contents = vec![0; bytes as usize];
+            let overlaps = |(at, size, writes): &(u64, u64, bool)| {
+                (*writes || mem.access.writes()) && given < at + size && *at < given + bytes
+            };
+            if proto.disjoint && lent.iter().any(overlaps) {
+                return wrong(caller, "arguments overlap");
+            }
+            lent.push((given, bytes, mem.access.writes()));
             if mem.access.reads() {
                 caller.read(self, given, &mut contents)?;
                 contents.iter().for_each(|byte| self.seen.push((*byte).into()));

@@ -274,6 +274,8 @@ impl Fields<'_> {
             Ok(Class::Number)
         } else if is(RunCtx::INTERRUPT_OFFSET, 4) || is(RunCtx::TAIL_CALLS_OFFSET, 4) || is(RunCtx::THROWN_OFFSET, 8) {
             Ok(Class::Untrusted)
+        } else if is(RunCtx::BUDGET_OFFSET, 8) {
+            Ok(Class::Budget)
         } else {
             Err(Why::Field)
         }
@@ -292,6 +294,8 @@ impl Fields<'_> {
             value.class == Class::Handle
         } else if is(RunCtx::THROWN_OFFSET, 8) {
             value.exactly() == Some(0)
+        } else if is(RunCtx::BUDGET_OFFSET, 8) {
+            value.offset_in(Class::Budget) == Some(-1)
         } else {
             // A stop writes no number that anything but its message depends on.
             is(RunCtx::STOP_CODE_OFFSET, 4)

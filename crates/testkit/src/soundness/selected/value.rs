@@ -47,6 +47,8 @@ pub(super) enum Class {
     Handle,
     /// The start of an object that a call returned, or null.
     Found,
+    /// The budget that is left, as code that yields counts it.
+    Budget,
     /// The stack pointer at entry.
     Sp,
 }
@@ -129,7 +131,7 @@ impl Sum {
 
     fn class(&self) -> Class {
         match self.single() {
-            Some((_, class @ (Class::Run | Class::Context), _)) => return class,
+            Some((_, class @ (Class::Run | Class::Context | Class::Budget), _)) => return class,
             Some((_, class @ (Class::StopTo | Class::Handle | Class::Found), 0)) => return class,
             Some(_) | None => {}
         }
@@ -147,6 +149,7 @@ impl Sum {
                     | Class::StopTo
                     | Class::Handle
                     | Class::Found
+                    | Class::Budget
                     | Class::Sp,
                     _,
                 ) => return Class::Untrusted,
@@ -240,7 +243,7 @@ impl Value {
         if self.mentions(bound) {
             self.sum = None;
             // A field is known by its offset from the start.
-            if matches!(self.class, Class::Run | Class::Context) {
+            if matches!(self.class, Class::Run | Class::Context | Class::Budget) {
                 self.class = Class::Untrusted;
             }
         }

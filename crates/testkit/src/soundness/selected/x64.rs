@@ -92,7 +92,8 @@ impl<'a> X64<'a> {
                 true => insn.mnemonic() == Mnemonic::Call && insn.op0_kind() == OpKind::NearBranch64,
                 false => insn.mnemonic() == Mnemonic::Mov && insn.op1_kind() == OpKind::Immediate64,
             };
-            let is_function = matches!(target, Extern::Helper(_) | Extern::Host(_) | Extern::MapLookup(_));
+            let is_function =
+                matches!(target, Extern::Helper(_) | Extern::Host(_) | Extern::MapLookup(_) | Extern::Spent(_));
             if !of_form || field + len != insn.next_ip() || is_function != callable {
                 return Err((field, Why::Relocation));
             }
@@ -446,6 +447,8 @@ impl One<'_, '_> {
     fn call(&mut self) -> Result<(), Why> {
         let target = self.x64.externs.get(&self.at).copied();
         let result = match target {
+            // The function takes the rest of the run's budget, or leaves the run.
+            Some(Extern::Spent(_)) if !self.has_run(R9) => return Err(Why::Argument),
             Some(target) if self.x64.fields.returns_object(target) => Class::Found,
             Some(_) => Class::Untrusted,
             None => {
@@ -633,9 +636,9 @@ impl One<'_, '_> {
             let class = match target {
                 Extern::Imm64(_) | Extern::ArrayBase(_) | Extern::Counters(_) | Extern::Sink(_) => Class::Address,
                 Extern::Map(_) | Extern::HelperEnv(_) | Extern::HostEnv(_) => Class::Handle,
-                // Contained programs do not yield.
-                Extern::Spent(_) => return Err(Why::Relocation),
-                Extern::Helper(_) | Extern::Host(_) | Extern::MapLookup(_) => return Err(Why::Relocation),
+                Extern::Helper(_) | Extern::Host(_) | Extern::MapLookup(_) | Extern::Spent(_) => {
+                    return Err(Why::Relocation);
+                }
             };
             let reg = self.whole(0)?;
             self.set(reg, Value::named(self.made(reg), class));
