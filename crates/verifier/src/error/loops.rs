@@ -28,7 +28,7 @@ pub enum LoopFailure {
     #[error("control enters it elsewhere than at its head")]
     Irreducible,
     #[error(
-        "nothing is known to end it: no test bounds a variable that each round moves by the same step, and no variable strictly grows or shrinks"
+        "nothing is known to end it: no test is known to bound a variable that each round moves by the same step, and no variable is known to strictly grow or shrink"
     )]
     Endless,
     #[error("{what} was {guessed} in the rounds before, and is {came_back} after the next")]
