@@ -6,11 +6,10 @@
 //! spill must not be covered.
 //!
 //! Approach: each function that searches values by their name calls [`note`]. From then on kept states of this walk are
-//! finished with all live numbers exact, and keep the values that a search by name may find
-//! (`walk/trail/demand.rs`, `forget_unneeded`): numbers, and pointers if one of the searches has looked at a pointer
-//! ([`note_pointer`]). A state is finished after all paths behind it, so the mark comes in time for each state in front
-//! of the search. The facts of a loop's candidate are searched for in the whole state, all of which is demanded where
-//! the candidate's check begins (`Walk::needs_all`).
+//! finished with all live numbers exact, and keep all values that have names, numbers and pointers
+//! (`walk/trail/demand.rs`, `forget_unneeded`). A state is finished after all paths behind it, so the mark comes in
+//! time for each state in front of the search. The facts of a loop's candidate are searched for in the whole state, all
+//! of which is demanded where the candidate's check begins (`Walk::needs_all`).
 //!
 //! Invariant: the mark belongs to the thread, as fuel does, because states have no reference to their walk. It only
 //! grows during a walk, which begins with [`begin`].
@@ -19,13 +18,11 @@ use std::cell::Cell;
 
 thread_local! {
     static READ: Cell<bool> = const { Cell::new(false) };
-    static POINTERS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Begins a walk, without a mark.
 pub(crate) fn begin() {
     READ.set(false);
-    POINTERS.set(false);
 }
 
 /// Notes that a rule searches the values of the state for a name.
@@ -37,16 +34,4 @@ pub(crate) fn note() {
 /// Returns whether some rule of this walk has searched by name.
 pub(crate) fn is_noted() -> bool {
     READ.get()
-}
-
-/// Notes that the answer of a search by name depends on a pointer.
-#[inline]
-pub(crate) fn note_pointer() {
-    READ.set(true);
-    POINTERS.set(true);
-}
-
-/// Returns whether the answer of some search has depended on a pointer.
-pub(crate) fn is_pointer_noted() -> bool {
-    POINTERS.get()
 }

@@ -336,8 +336,7 @@ mod with {
         MaskTakesLess,
         /// The results of two masks of one number are each taken to be at most the other, whatever bits the masks have.
         MasksAlike,
-        /// A kept state forgets a spill that is not read, although its bits were taken for those of a number of its
-        /// name.
+        /// A kept state forgets values that are not read, although a rule has searched for their names.
         NamesakesForgotten,
         /// A walk does not note that a rule has searched all values for a name.
         SearchesUnmarked,

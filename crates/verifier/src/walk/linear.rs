@@ -514,16 +514,8 @@ impl State {
     /// Whether no value with this name of a falling line shows that it is not negative.
     fn may_have_fallen(&self, id: u32) -> bool {
         by_name::note();
-        let (mut named, mut number, mut pointer) = (false, false, false);
-        for v in self.frames.iter().flat_map(Frame::values).filter(|v| v.is_named(id)) {
-            named = true;
-            let shown = v.least_of_line() >= 0;
-            (number, pointer) = (number || shown && v.is_scalar(), pointer || shown && v.is_pointer());
-        }
-        if pointer && !number {
-            by_name::note_pointer();
-        }
-        named && !number && !pointer
+        let mut named = self.frames.iter().flat_map(Frame::values).filter(|v| v.is_named(id)).peekable();
+        named.peek().is_some() && !named.any(|v| v.least_of_line() >= 0)
     }
 
     /// The bounds of these names, from the values that have them. `named`: the ranges of all names, if they were

@@ -880,7 +880,7 @@ impl Pruner {
             kept.state.seen.clear();
         }
         let by_name = by_name || self.sums;
-        if forget_unneeded(&mut kept.state, &self.needed[first..], by_name.then(|| self.names.list())) {
+        if forget_unneeded(&mut kept.state, &self.needed[first..], by_name) {
             forget_ids(&mut kept.state, &mut self.names, by_name, &[]);
         }
         memory.remove(kept.size);

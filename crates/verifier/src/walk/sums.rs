@@ -119,17 +119,13 @@ impl State {
             return false;
         }
         by_name::note();
-        let (mut named, mut may_be, mut surely) = (false, false, false);
+        let (mut may_be, mut surely) = (false, false);
         let mut see = |v: &Value| {
             if v.is_named(id) {
-                named = true;
                 (may_be, surely) = (may_be || !v.is_of_no_negative(), surely || v.is_scalar());
             }
         };
         self.frames.iter().for_each(|f| f.each_value(&mut see));
-        if named && !may_be && !surely {
-            by_name::note_pointer();
-        }
         may_be && !surely
     }
 

@@ -4,20 +4,19 @@
 //! bytes are written separately where the whole is read: with larger units, none of these writes would end a need.
 //!
 //! Rules that search values by their name read places that the trail does not mark (`by_name.rs`). After such a search
-//! all live numbers are exact, and values whose bounds the search may have found stay.
+//! all live numbers are exact, and all values with names stay.
 //!
 //! Invariants: exact places are live. Bytes beyond the first 512 of a frame have no bit: they are always live and
 //! exact.
 
 use bpf_isa::{MAX_CALL_DEPTH, Reg};
 
-use crate::by_name;
 use crate::env::Region;
 use crate::faults::planted;
 use crate::lens::{self, Bytes as Length};
 use crate::scalar::Scalar;
 use crate::state::{Byte, Frame, State, TRACKED};
-use crate::value::{FIRST_FREE_ID, Value, Why};
+use crate::value::{Value, Why};
 
 pub(super) const FRAMES: usize = MAX_CALL_DEPTH as usize;
 const WORD: usize = u64::BITS as usize;
@@ -164,10 +163,10 @@ impl Needed {
     }
 
     /// Forgets registers that are not live, and numbers that are not exact. Returns whether there were any.
-    fn loosen_regs(&self, regs: &mut [Value; 11], related: Option<Related<'_>>) -> bool {
+    fn loosen_regs(&self, regs: &mut [Value; 11], searched: bool) -> bool {
         let mut any = false;
         for (r, v) in regs.iter_mut().enumerate().take(Reg::R10.index()) {
-            if v.is_uninit() || is_related(v, related) {
+            if v.is_uninit() || searched && is_named(v) {
                 continue;
             }
             if self.live >> r & 1 == 0 {
@@ -183,7 +182,7 @@ impl Needed {
     }
 
     /// Forgets stack values that are not live or exact. Returns whether there were any.
-    fn loosen_stack(&self, frame: &mut Frame, related: Option<Related<'_>>) -> bool {
+    fn loosen_stack(&self, frame: &mut Frame, searched: bool) -> bool {
         // Bytes that are needed and implicitly fresh become explicitly fresh; other bytes may be anything.
         if let Some(last) = self.live_bytes.last() {
             frame.grow(last + 1);
@@ -192,7 +191,7 @@ impl Needed {
         let (bytes, before) = (&mut frame.bytes, frame.spills.len());
         frame.spills.retain(|s| {
             let (end, top) = (usize::from(s.depth) - usize::from(s.size), usize::from(s.depth));
-            if top > TRACKED || self.exact_bytes.any(end, top) || is_related(&s.value, related) {
+            if top > TRACKED || self.exact_bytes.any(end, top) || searched && is_named(&s.value) {
                 return true;
             }
             let loose = s.value.is_scalar();
@@ -358,81 +357,21 @@ impl Demand {
     }
 }
 
-/// Names that a path from here may find in a sum without reading other values that have them: names of lengths, of
-/// pointers' offsets, of values in facts, and of remembered loads, which a later load may have.
-fn related_names(state: &State, names: &mut Vec<u32>) {
-    for f in &state.frames {
-        f.each_value(|v| {
-            if v.is_pointer() {
-                names.push(v.line_id());
-            }
-        });
-        for m in &f.loops {
-            names.push(m.k.id);
-            m.lines.iter().for_each(|l| names.extend([l.x, l.n]));
-        }
-    }
-    state.sums.iter().for_each(|t| names.extend([t.s, t.a, t.b]));
-    state.products.iter().for_each(|t| names.extend(t.names()));
-    state.room.iter().for_each(|f| names.extend([f.id, f.hi]));
-    state.seen.iter().for_each(|s| names.extend([s.id, s.value.id]));
-}
-
-/// Names under which a value that is not needed says more of its number than each needed value of that name: a search
-/// by name may have found that value.
-fn names_that_say_more(state: &State, needed: &[Needed], names: &mut Vec<u32>) {
-    // The numbers with a name, each with whether it is needed.
-    let numbers = || {
-        state.frames.iter().enumerate().flat_map(|(k, frame)| {
-            let needed = needed.get(k).copied().unwrap_or_default();
-            let regs = frame.regs.iter().enumerate().map(move |(r, v)| (needed.exact >> r & 1 != 0, v));
-            let spills = frame.spills.iter().map(move |s| {
-                let (end, top) = (usize::from(s.depth) - usize::from(s.size), usize::from(s.depth));
-                (top > TRACKED || needed.exact_bytes.any(end, top), &s.value)
-            });
-            regs.chain(spills).filter(|(_, v)| v.id != 0 && v.is_scalar())
-        })
-    };
-    for (_, of) in numbers().filter(|(is_needed, _)| !is_needed) {
-        let mut namesakes = numbers().filter(|(is_needed, v)| *is_needed && v.id == of.id).peekable();
-        let says_as_much = |v: &Value| (v.scale, v.delta) == (of.scale, of.delta) && v.n.subset(&of.n);
-        if namesakes.peek().is_some() && !namesakes.any(|(_, v)| says_as_much(v)) && !planted!(NamesakesForgotten) {
-            names.push(of.id);
-        }
-    }
-}
-
-/// The values that a search by name may have found: those with these names, sorted.
-#[derive(Clone, Copy)]
-struct Related<'a> {
-    names: &'a [u32],
-    /// Whether a search may have looked at pointers, too.
-    pointers: bool,
-}
-
-fn is_related(v: &Value, related: Option<Related<'_>>) -> bool {
-    let Some(Related { names, pointers }) = related else { return false };
-    let id = v.line_id();
-    id != 0 && (v.is_scalar() || pointers && v.is_pointer()) && (id < FIRST_FREE_ID || names.binary_search(&id).is_ok())
+/// Whether a search by name may have found this value.
+fn is_named(v: &Value) -> bool {
+    v.line_id() != 0 && !planted!(NamesakesForgotten)
 }
 
 /// Forgets everything in a state that is not needed, so that it covers all states that differ only there. Returns
-/// whether a value was forgotten. `needed`: the demand by frame; missing frames need nothing. `names`: an empty list if
-/// some path may have looked for numbers by their names, as rules about sums and definitions do. Numbers whose bounds
-/// such a rule may have found stay, and pointers if such a rule has looked at one ([`by_name`]).
-pub(in crate::walk) fn forget_unneeded(state: &mut State, needed: &[Needed], names: Option<&mut Vec<u32>>) -> bool {
-    let related = names.map(|names| {
-        related_names(state, names);
-        names_that_say_more(state, needed, names);
-        names.sort_unstable();
-        Related { names, pointers: by_name::is_pointer_noted() }
-    });
+/// whether a value was forgotten. `needed`: the demand by frame; missing frames need nothing. With `searched`, values
+/// with names stay: some path may have looked for values by their names, as rules about sums and definitions do.
+pub(in crate::walk) fn forget_unneeded(state: &mut State, needed: &[Needed], searched: bool) -> bool {
     let mut any = false;
     state.min_len.forget_all_but(&needed.first().copied().unwrap_or_default().lengths);
     for (k, frame) in state.frames.iter_mut().enumerate() {
         let needed = needed.get(k).copied().unwrap_or_default();
-        any |= needed.loosen_regs(&mut frame.regs, related);
-        any |= needed.loosen_stack(frame, related);
+        any |= needed.loosen_regs(&mut frame.regs, searched);
+        any |= needed.loosen_stack(frame, searched);
     }
     any
 }
