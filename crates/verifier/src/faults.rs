@@ -340,8 +340,10 @@ mod with {
         NamesakesForgotten,
         /// A walk does not note that a rule has searched all values for a name.
         SearchesUnmarked,
-        /// The state in which the check of a loop's candidate begins is needed only as far as its paths read it.
-        CandidatesNeedNothing,
+        /// A name that no value holds is not negative.
+        UnheldNotNegative,
+        /// A fact about a multiple is taken from a number that may be negative.
+        MultiplesOfAnySign,
         /// A number whose low bits are set is taken to be one less.
         LowBitsLess,
         /// The OR of a pointer and a number is taken to be their sum, however the pointer is aligned.
@@ -468,7 +470,8 @@ mod with {
             Fault::MasksAlike,
             Fault::NamesakesForgotten,
             Fault::SearchesUnmarked,
-            Fault::CandidatesNeedNothing,
+            Fault::UnheldNotNegative,
+            Fault::MultiplesOfAnySign,
             Fault::LowBitsLess,
             Fault::OrIsSum,
             Fault::LengthOneMore,

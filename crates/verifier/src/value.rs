@@ -266,6 +266,26 @@ impl Ty {
 /// Ids below this one are the names of the lengths of the context's regions.
 pub(crate) const FIRST_FREE_ID: u32 = 1 + crate::num::small(crate::env::Region::MAX_REGIONS);
 
+/// The bit of a name that tells how it was born: with it, the name is that of a region pointer's offset which may be
+/// negative. V of every other name is not negative. A name denotes one integer for the whole walk, so this is true of
+/// it in every state, whether or not a value still has the name.
+const MAY_BE_NEGATIVE: u32 = 1 << 31;
+
+/// Returns the new name `id` as that of an offset that may be negative.
+pub(crate) fn offset_name(id: u32) -> u32 {
+    id | MAY_BE_NEGATIVE
+}
+
+/// Returns whether V(id) may be negative, as far as the name tells.
+pub(crate) fn is_offset_name(id: u32) -> bool {
+    id & MAY_BE_NEGATIVE != 0
+}
+
+/// Returns a number by which names are ordered as they were made.
+pub(crate) fn age(id: u32) -> u32 {
+    id & !MAY_BE_NEGATIVE
+}
+
 /// The id of a number that is the length of a region.
 pub(crate) fn len_id(region: u8) -> u32 {
     1 + u32::from(region)
@@ -465,7 +485,7 @@ impl Value {
             return self.renamed(0, 1, 0);
         }
         *next_id += 1;
-        self.renamed(*next_id, 1, 0)
+        self.renamed(offset_name(*next_id), 1, 0)
     }
 
     /// The value with another name, multiple and distance.

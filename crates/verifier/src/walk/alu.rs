@@ -13,7 +13,7 @@ use crate::error::Reason;
 use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::tnum::ones;
-use crate::value::{FIRST_FREE_ID, Ty, Value, Why};
+use crate::value::{FIRST_FREE_ID, Ty, Value, Why, age};
 
 impl Walk<'_> {
     pub(super) fn alu(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Res<()> {
@@ -349,7 +349,7 @@ impl Walk<'_> {
         if named.is_some() || !facts.is_empty() {
             // Later proofs may rest on these facts.
             self.decides();
-            self.next_id = self.next_id.max(id);
+            self.next_id = self.next_id.max(age(id));
             let r = &mut self.state.top_mut().regs[dst.index()];
             (r.id, r.scale, r.delta) = (id, scale, delta);
             for mut f in facts.drain(..).filter(|_| scale == 1) {

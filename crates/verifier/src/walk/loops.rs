@@ -615,6 +615,9 @@ impl Walk<'_> {
             a.guess = Some(g);
             return self.fail(i, why);
         }
+        if !checked.keeps_signs() {
+            return self.fail(i, LoopFailure::Unlike);
+        }
         for (frame, scale, at) in a.fills.iter().copied() {
             if let Some(f) = checked.state.frames.get_mut(usize::from(frame)) {
                 f.begin_fill(a.k, scale, at);

@@ -18,7 +18,7 @@ use crate::error::Reason;
 use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::state::Room;
-use crate::value::{Ty, Value, len_id};
+use crate::value::{Ty, Value, len_id, offset_name};
 
 impl Walk<'_> {
     /// While a candidate is formed: assumes that a number added to a pointer does not lead far out of its memory.
@@ -124,7 +124,7 @@ impl Walk<'_> {
             _ if p.id == 0 && s.id != 0 && subtract && s.scale == 1 && s.n.smin() >= 0 && self.relates() => {
                 match p.delta.checked_sub(s.delta) {
                     Some(delta) => (s.id, -1, delta),
-                    None => (self.new_id(), 1, 0),
+                    None => (self.name_offset(&n), 1, 0),
                 }
             }
             _ => match self.pointer_sum(p, s, subtract) {
@@ -133,7 +133,7 @@ impl Walk<'_> {
                     differs = subtract || p.scale < 0;
                     named
                 }
-                None => (self.new_id(), 1, 0),
+                None => (self.name_offset(&n), 1, 0),
             },
         };
         if id == len_id(region) && (scale, delta) == (1, 0) {
@@ -145,6 +145,12 @@ impl Walk<'_> {
         let n = self.within_sum(n, id, scale, delta);
         let n = if differs { n.meet(&Scalar::signed(delta.into(), i64::MAX)).unwrap_or(n) } else { n };
         Ok(Value { n, id, scale, delta, ..*p })
+    }
+
+    /// A new name for an offset in a region.
+    fn name_offset(&mut self, n: &Scalar) -> u32 {
+        let id = self.new_id();
+        if n.smin() < 0 { offset_name(id) } else { id }
     }
 
     /// The name and distance of `p + s` in a loop, if both are named.

@@ -16,7 +16,7 @@ use crate::env::Env;
 use crate::faults::planted;
 use crate::integer::{BEYOND, sum_at_least};
 use crate::state::{Frame, Line, Room, State, Sum};
-use crate::value::{FIRST_FREE_ID, Value};
+use crate::value::{FIRST_FREE_ID, Value, is_offset_name};
 
 /// Sums that a state holds; the oldest is forgotten for a new one.
 const MAX_SUMS: usize = 24;
@@ -113,20 +113,30 @@ impl State {
         self.sums.iter().position(|t| !t.says_something(&held, &self.room, &twice)).unwrap_or(0)
     }
 
-    /// Whether the named value may be negative. Only pointers that may have begun before their region can be.
+    /// Whether V(id) may be negative. Only that of a pointer that may have begun before its region can be. It is not if
+    /// a value shows it, or if a fact states it. If no value has the name any more, its birth decides.
     pub(crate) fn may_be_negative(&self, id: u32) -> bool {
         if id < FIRST_FREE_ID {
             return false;
         }
         by_name::note();
-        let (mut may_be, mut surely) = (false, false);
+        let (mut named, mut may_be, mut surely) = (false, false, false);
         let mut see = |v: &Value| {
             if v.is_named(id) {
+                named = true;
                 (may_be, surely) = (may_be || !v.is_of_no_negative(), surely || v.is_scalar());
             }
         };
         self.frames.iter().for_each(|f| f.each_value(&mut see));
-        may_be && !surely
+        let may_be = if named { may_be && !surely } else { is_offset_name(id) && !planted!(UnheldNotNegative) };
+        may_be && !self.states_sign(id)
+    }
+
+    /// Whether a fact of the state is about a V(id) that is not negative.
+    fn states_sign(&self, id: u32) -> bool {
+        self.room.iter().any(|f| f.id == id && f.scale > 1)
+            || self.sums.iter().any(|t| t.a == id || t.b == id)
+            || self.products.iter().any(|t| t.names().contains(&id))
     }
 
     /// The greatest gap known with `V(x.s) + gap <= V(t.s)`, if the two share a part.

@@ -299,9 +299,6 @@ impl Walk<'_> {
     /// Notes that everything in the state is needed: the check of a candidate begins, whose facts may come from any
     /// part of it. Paths that come back demand this, too, but there may be none.
     pub(super) fn needs_all(&mut self) {
-        if planted!(CandidatesNeedNothing) {
-            return;
-        }
         let frame = crate::num::few(self.state.frames.len()) - 1;
         self.effect(Step { frame, kind: Kind::All, ..Step::default() });
     }

@@ -327,14 +327,20 @@ fn each_fault_is_found() {
             NAMESAKE.replace(";raw", "").replace("r1 + 8)", "r1 + 24)").replace("r2 < 16", "r2 < 32")
         }
         Fault::SearchesUnmarked => NAMESAKE_ORDER.replace(";raw", "").replace("r2 < 256", "r2 < 32"),
-        Fault::CandidatesNeedNothing => NAMESAKE_CANDIDATE.replace(";raw", ""),
+        Fault::UnheldNotNegative => PART_BEFORE_START.replace(";raw", ""),
+        Fault::MultiplesOfAnySign => multiple_before_start().replace(";raw", ""),
         Fault::PairsHaveOne => counted().replace(";raw", "").replace("r2 < 33", "r2 < 17"),
         other => panic!("{other:?} is none of these"),
     };
     for &fault in Fault::OF_RELATIONS {
         let program = assemble(&wrong(fault)).expect("instructions");
         let program = Program::new(program).expect("valid");
-        let check = || Oracle::new(false).check(&program, 400, &mut Choices::from_seed(1));
+        // One of the programs reads from buffers that are shorter than the others' are.
+        let oracle = || match fault {
+            Fault::MultiplesOfAnySign => Oracle::with_least(false, 1),
+            _other => Oracle::new(false),
+        };
+        let check = || oracle().check(&program, 400, &mut Choices::from_seed(1));
         match check() {
             Outcome::Refused(_) => {}
             Outcome::Violation(v) => panic!("{fault:?} without it: {v:?}"),
@@ -768,4 +774,92 @@ fn a_pointer_that_is_not_read_shows_a_candidate_on_its_path_only() {
         accepted(&program.replace("if r6 < r7 goto k", "if r6 < r7 goto out"));
         refused(&program.replace("if r6 < r7 goto k", "if r3 < 31 goto out"));
     }
+}
+
+/// A pointer that may lie before its region is below `200 - m`, and is overwritten. With the pointer at 127 before the
+/// start, `m` may be 200.
+const PART_BEFORE_START: &str = ";raw
+    if r2 < 8 goto out
+    r3 = *(u8 *)(r1 + 0)
+    r3 &= 127
+    r4 = *(u8 *)(r1 + 1)
+    r4 &= 127
+    r8 = *(u8 *)(r1 + 2)
+    r5 = r1
+    r5 += r3
+    r5 -= r4
+    r5 += 127
+    r7 = 200
+    r7 -= r8
+    if r7 > 300 goto out
+    r0 = r1
+    r0 += r7
+    if r5 > r0 goto out
+    r5 = 0
+    r0 = 0
+    if r8 > 180 goto out
+    if r2 < r8 goto x
+    x: if r8 > 73 goto bad
+    goto out
+    bad: if r2 < 200 goto out
+    r0 = *(u8 *)(r1 + 300)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_name_that_no_value_holds_may_be_negative() {
+    refused(PART_BEFORE_START);
+    // The pointer lies behind the start in every run.
+    accepted(&PART_BEFORE_START.replace("r5 -= r4\n", "\n"));
+}
+
+/// One path shows that a pointer lies behind the start of its region, and that twice its offset is below the end. On
+/// the other path the pointer may lie before the start, and the same inequality follows from two others.
+fn multiple_before_start() -> String {
+    // States are kept only some steps after numbers that may wrap (`awaits_congruence`).
+    let later = "r0 = 0\n".repeat(30);
+    format!(
+        ";raw
+    if r2 < 1 goto out
+    {later}
+    r9 = r1
+    r9 += r2
+    r3 = *(u8 *)(r1 + 0)
+    r4 = r3
+    r4 >>= 3
+    r8 = r3
+    r8 >>= 6
+    r3 &= 7
+    r4 &= 7
+    r5 = r1
+    r5 += r3
+    r5 -= r4
+    r6 = r5
+    r6 += 7
+    if r5 < r1 goto neg
+    r7 = r5
+    r7 -= r1
+    r7 <<= 1
+    r0 = r1
+    r0 += r7
+    r0 += 14
+    if r0 > r9 goto out
+    goto join
+    neg: r7 = r1
+    r7 += r8
+    if r6 > r7 goto out
+    r8 <<= 1
+    r0 = r1
+    r0 += r8
+    if r0 > r9 goto out
+    join: r0 = *(u8 *)(r6 + 6)
+    out: r0 = 0
+    exit"
+    )
+}
+
+#[test]
+fn a_fact_about_a_multiple_says_that_the_number_is_not_negative() {
+    refused(&multiple_before_start());
+    accepted(&multiple_before_start().replace("goto neg", "goto out"));
 }

@@ -33,7 +33,7 @@ use crate::integer::line_fits;
 use crate::scalar::Scalar;
 use crate::state::{Line, Mark, Pool, Room, Round, State};
 use crate::tnum::ones;
-use crate::value::{FIRST_FREE_ID, Ty, Value, Why, len_id};
+use crate::value::{FIRST_FREE_ID, Ty, Value, Why, age, is_offset_name, len_id, offset_name};
 use crate::walk::linear::Form;
 use crate::walk::pointers::size_of;
 use join::{Widen, merge};
@@ -266,7 +266,8 @@ impl Guess {
                 put(&mut state, place, Value { n, ..tied });
                 // A value at a distance from its line is not the line's initial value.
                 let begun = |l: &&Line| {
-                    (l.x, 1, 0) == (tied.line_id(), tied.scale, tied.delta) && (l.n >= g.first_name || v.is_scalar())
+                    (l.x, 1, 0) == (tied.line_id(), tied.scale, tied.delta)
+                        && (age(l.n) >= g.first_name || v.is_scalar())
                 };
                 if let Some(line) = mark.lines.iter().find(begun) {
                     begins.push((line.n, v));
@@ -299,7 +300,11 @@ impl Guess {
                 }
                 Ty::Packet { .. } => {
                     let base = bases.iter().find(|(i, s, ..)| moves && (*i, *s) == (v.id, v.scale)).copied();
-                    let (_, _, own, first) = base.unwrap_or_else(|| (v.id, v.scale, fresh.name(), v.delta));
+                    let (_, _, own, first) = base.unwrap_or_else(|| {
+                        let own = fresh.name();
+                        let begun = Value { n, ..v.renamed(own, 1, 0) };
+                        (v.id, v.scale, if begun.is_of_no_negative() { own } else { offset_name(own) }, v.delta)
+                    });
                     if base.is_none() {
                         bases.push((v.id, v.scale, own, first));
                         mark.ids.push(own);
@@ -395,6 +400,13 @@ impl Guess {
         pool.extend([state, entry]);
         pool.extend(back);
         sides.retire(pool);
+    }
+
+    /// Whether the candidate still shows of each place that its number is not negative, if its name says so.
+    pub(super) fn keeps_signs(&self) -> bool {
+        let states = || std::iter::once(&self.state).chain(self.other_sides());
+        let may_be = |o: &Own| !is_offset_name(o.id) && states().any(|s| s.may_be_negative(o.id));
+        !self.own.iter().any(may_be)
     }
 
     /// Whether the rounds seen so far are proven to end, provided that the candidate covers them: they are counted and
@@ -593,9 +605,9 @@ impl Guess {
     fn define_sums(&mut self, back: &State, first: u32, names: &mut Vec<(u32, u32)>, next_id: &mut u32) {
         let known = |state: &State, id: u32| match id {
             ..FIRST_FREE_ID => state.min_len.get((id as usize).wrapping_sub(1)).is_some(),
-            _ => id < first && places(state).any(|p| look(state, p).is_some_and(|v| v.is_scalar() && v.id == id)),
+            _ => age(id) < first && places(state).any(|p| look(state, p).is_some_and(|v| v.is_scalar() && v.id == id)),
         };
-        for t in back.sums.iter().filter(|t| t.s >= first && !t.split && t.delta == 0) {
+        for t in back.sums.iter().filter(|t| age(t.s) >= first && !t.split && t.delta == 0) {
             let asked = back.room.iter().any(|f| f.id == t.s || f.hi == t.s);
             let Ok(scale) = i16::try_from(t.scale) else { continue };
             if !asked || !known(&self.state, t.a) || !known(&self.state, t.b) || names.iter().any(|(id, _)| *id == t.s)

@@ -16,7 +16,7 @@ use crate::error::{LoopFailure, Reason};
 use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::state::Room;
-use crate::value::{Ty, Value, len_id};
+use crate::value::{Ty, Value, len_id, offset_name};
 use crate::walk::pointers::size_of;
 use crate::walk::{Res, Walk, refuse};
 
@@ -199,7 +199,7 @@ impl Walk<'_> {
                     bpf_isa::Src::Reg(r) if d.is_scalar() => *self.state.reg(r),
                     _ => d,
                 };
-                let id = if matches!(p.ty, Ty::Packet { .. }) { self.new_id() } else { p.id };
+                let id = if matches!(p.ty, Ty::Packet { .. }) { offset_name(self.new_id()) } else { p.id };
                 let n = Scalar::signed(0, i32::MAX.into());
                 self.state.set(dst, Value { n, id, scale: 1, delta: 0, tie: 0, ..p });
                 true

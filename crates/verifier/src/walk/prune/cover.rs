@@ -8,7 +8,7 @@ use crate::faults::planted;
 use crate::fuel;
 use crate::scalar::Scalar;
 use crate::state::{Byte, Fill, Frame, Lock, Mark, Product, Round, Seen, Spill, State, Sum, TRACKED};
-use crate::value::{FIRST_FREE_ID, Ty, Value};
+use crate::value::{FIRST_FREE_ID, Ty, Value, is_offset_name};
 use crate::walk::shrink;
 
 /// Fuel for a comparison, for each compared value, and for each fact that may imply another.
@@ -84,6 +84,8 @@ impl IdMap {
         match self.0.iter().find(|(o, _)| *o == old) {
             Some((_, n)) => *n == new,
             None if old != new && self.1.contains(&old) => false,
+            // The walk from the old state may have relied on its number not being negative.
+            None if is_offset_name(new) && !is_offset_name(old) => false,
             None => {
                 self.0.push((old, new));
                 true
@@ -118,17 +120,21 @@ pub(in crate::walk) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool
         && old.sums.iter().all(|o| new.sums.iter().any(|n| sum_covers(o, n, ids)))
         && old.products.iter().all(|o| new.products.iter().any(|n| product_covers(o, n, ids)))
         && old.room.iter().inspect(|_| fuel::charge_each(new.room.len(), COMPARED_FACT)).all(|o| {
+            // A fact about a multiple also states that V(id) is not negative, which an inequality that follows from
+            // others does not.
+            let below = |id: u32, hi: u32| {
+                new.is_below(id, o.scale, o.bytes, hi)
+                    && (o.scale == 1 || !new.may_be_negative(id) || planted!(MultiplesOfAnySign))
+            };
             match (ids.new_name(o.id), ids.new_name(o.hi)) {
-                (Some(id), Some(hi)) => new.is_below(id, o.scale, o.bytes, hi),
+                (Some(id), Some(hi)) => below(id, hi),
                 // An id that no covered value has needs no counterpart, unless another fact relates it to a held one.
                 (None, _) if old.room.iter().all(|r| r.hi != o.id) => true,
                 // A suitable number only has to exist, and the number with the same name in the new state may be one. A
                 // name that may be negative is excluded, since a name that no value has is assumed not to be negative.
                 (id, hi) => {
                     let witness = |name: Option<u32>, own| name.or((!new.may_be_negative(own)).then_some(own));
-                    witness(id, o.id)
-                        .zip(witness(hi, o.hi))
-                        .is_some_and(|(id, hi)| new.is_below(id, o.scale, o.bytes, hi))
+                    witness(id, o.id).zip(witness(hi, o.hi)).is_some_and(|(id, hi)| below(id, hi))
                 }
             }
         })

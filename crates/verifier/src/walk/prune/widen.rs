@@ -6,7 +6,7 @@ use crate::env::Env;
 use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::state::{Byte, Frame, Spill, State};
-use crate::value::{Ty, Value};
+use crate::value::{Ty, Value, offset_name};
 use crate::walk::pointers::checkable;
 
 /// For merged states: numbers of so many bits are distinguished from longer ones, since an index may be a sum of them.
@@ -119,7 +119,7 @@ pub(super) fn scatter(env: &Env<'_>, old: &State, new: &mut State, mut next_id: 
     let mut give_up = |v: &mut Value| {
         if matches!(v.ty, Ty::Packet { .. }) {
             next_id += 1;
-            v.id = next_id;
+            v.id = offset_name(next_id);
         }
         (v.n, v.scale, v.delta, v.tie) = (Scalar::UNKNOWN, 1, 0, 0);
     };

@@ -96,7 +96,8 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
     into.products.retain(|t| other.products.contains(t));
     let says =
         |f: &Room| other.room.iter().any(|o| (o.id, o.scale, o.hi) == (f.id, f.scale, f.hi) && o.bytes >= f.bytes);
-    into.room.retain_mut(|f| match if says(f) { Some(f.bytes) } else { other.below(f.id, f.scale, f.hi) } {
+    let below = |f: &Room| other.below(f.id, f.scale, f.hi).filter(|_| f.scale == 1 || !other.may_be_negative(f.id));
+    into.room.retain_mut(|f| match if says(f) { Some(f.bytes) } else { below(f) } {
         // A bound that becomes smaller in each round would be weakened bit by bit, so it is dropped.
         Some(bytes) if widen == Widen::Far && bytes < f.bytes => false,
         Some(bytes) => {

@@ -37,7 +37,7 @@ use crate::faults::planted;
 use crate::integer::BEYOND;
 use crate::state::{Frame, State};
 use crate::tnum::ones;
-use crate::value::{FIRST_FREE_ID, Ty, Value};
+use crate::value::{FIRST_FREE_ID, Ty, Value, age};
 use crate::walk::linear::Form;
 
 /// The most relations that are tried at a time.
@@ -124,7 +124,7 @@ impl Shape {
             let Some(back) = &g.back else { return };
             let of = |id: u32| match g.own.iter().find(|o| o.id == id) {
                 Some(o) => value(&g.state, o.place).map(|v| (Of::Place(o.place), i64::from(v.delta))),
-                None if id < g.first_name && id != g.k => Some((Of::Name(id), 0)),
+                None if age(id) < g.first_name && id != g.k => Some((Of::Name(id), 0)),
                 None => None,
             };
             for f in &back.room {
@@ -397,7 +397,7 @@ impl Guess {
             let found = own.or_else(|| self.steps.iter().chain(&self.same).find_map(place));
             match found {
                 Some((p, v)) => Some((Of::Place(p), i64::from(v.delta))),
-                None if id != 0 && id < self.first_name => Some((Of::Name(id), 0)),
+                None if id != 0 && age(id) < self.first_name => Some((Of::Name(id), 0)),
                 None => None,
             }
         };

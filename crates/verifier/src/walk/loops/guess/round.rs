@@ -7,7 +7,7 @@ use super::{Change, Guess, Measure, Own, on_line};
 use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::state::{Frame, Room, State};
-use crate::value::{Ty, Value, Why, len_id};
+use crate::value::{Ty, Value, Why, len_id, offset_name};
 use crate::walk::linear::Form;
 
 /// The movements of places in the rounds that came back, for a lexicographic rank.
@@ -403,8 +403,12 @@ fn lose_negative_lines(back: &mut State, next_id: &mut u32) {
         }
         for v in back.values_mut().filter(|v| v.line_id() == x) {
             *next_id += 1;
-            *v = v.renamed(*next_id, 1, 0);
+            *v = v.renamed(offset_name(*next_id), 1, 0);
         }
+        // Facts that state that V(x) is not negative were about the round before.
+        back.room.retain(|f| f.id != x || f.scale == 1);
+        back.sums.retain(|t| t.a != x && t.b != x);
+        back.forget_products(|id| id == x);
         let lines = back.top_mut().loops.last_mut().into_iter().flat_map(|m| &mut m.lines);
         lines.filter(|l| l.x == x).for_each(|l| l.n = 0);
     }

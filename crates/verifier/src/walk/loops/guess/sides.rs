@@ -30,7 +30,7 @@ use crate::env::Env;
 use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::state::{Pool, Room, State};
-use crate::value::{Ty, Value, Why};
+use crate::value::{Ty, Value, Why, offset_name};
 
 /// One part of the partition: the rounds in which exactly these places hold none.
 #[derive(Debug)]
@@ -79,7 +79,8 @@ impl Sides {
         for p in &shape.parting.places {
             let named = p.some.is_some_and(|some| matches!(some.ty, Ty::Scalar | Ty::Packet { .. }));
             if named && sides.is_none(p.place, sides.begun) && sides.owns().all(|o| o.place != p.place) {
-                sides.set_name(Own { place: p.place, id: name() });
+                let id = if p.some.is_some_and(|some| some.is_in_region()) { offset_name(name()) } else { name() };
+                sides.set_name(Own { place: p.place, id });
             }
         }
         sides
@@ -355,7 +356,8 @@ impl Guess {
                             0 if v.id == 0 => v.renamed(0, 1, 0),
                             0 => {
                                 *next_id += 1;
-                                Value { id: *next_id, ..v.renamed(0, 1, 0) }
+                                let id = if v.is_in_region() { offset_name(*next_id) } else { *next_id };
+                                Value { id, ..v.renamed(0, 1, 0) }
                             }
                             own => v.renamed(own, 1, 0),
                         };
