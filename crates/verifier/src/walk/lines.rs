@@ -6,8 +6,8 @@
 //! <= V(b)` ([`crate::state::Room`]).
 //!
 //! Invariants: all these are exact equations and inequalities between integers: numbers, which are not negative, and
-//! offsets of pointers, which are small. In sums and on lines, no offset is negative either
-//! ([`Value::is_of_no_negative`]). A result that wraps loses its name where it is computed. Contradictions are ignored:
+//! offsets of pointers, which are small. In sums, in facts about multiples and on lines, no offset is negative either
+//! ([`State::may_be_negative`]). A result that wraps loses its name where it is computed. Contradictions are ignored:
 //! such a path has no run, and walking it is harmless.
 
 use bpf_isa::{AluOp, Cond, Width};

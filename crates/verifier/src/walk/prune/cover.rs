@@ -131,7 +131,7 @@ pub(in crate::walk) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool
                 // An id that no covered value has needs no counterpart, unless another fact relates it to a held one.
                 (None, _) if old.room.iter().all(|r| r.hi != o.id) => true,
                 // A suitable number only has to exist, and the number with the same name in the new state may be one. A
-                // name that may be negative is excluded, since a name that no value has is assumed not to be negative.
+                // name that may be negative in the new state is excluded: the old state may not have it so.
                 (id, hi) => {
                     let witness = |name: Option<u32>, own| name.or((!new.may_be_negative(own)).then_some(own));
                     witness(id, o.id).zip(witness(hi, o.hi)).is_some_and(|(id, hi)| below(id, hi))
