@@ -342,6 +342,8 @@ mod with {
         SearchesUnmarked,
         /// A name that no value holds is not negative.
         UnheldNotNegative,
+        /// A candidate's name keeps its sign, whatever number it becomes.
+        SignsUnkept,
         /// A fact about a multiple is taken from a number that may be negative.
         MultiplesOfAnySign,
         /// A number whose low bits are set is taken to be one less.
@@ -472,6 +474,7 @@ mod with {
             Fault::SearchesUnmarked,
             Fault::UnheldNotNegative,
             Fault::MultiplesOfAnySign,
+            Fault::SignsUnkept,
             Fault::LowBitsLess,
             Fault::OrIsSum,
             Fault::LengthOneMore,

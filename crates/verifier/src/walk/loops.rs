@@ -615,9 +615,6 @@ impl Walk<'_> {
             a.guess = Some(g);
             return self.fail(i, why);
         }
-        if !checked.keeps_signs() {
-            return self.fail(i, LoopFailure::Unlike);
-        }
         for (frame, scale, at) in a.fills.iter().copied() {
             if let Some(f) = checked.state.frames.get_mut(usize::from(frame)) {
                 f.begin_fill(a.k, scale, at);
@@ -630,6 +627,9 @@ impl Walk<'_> {
 
     /// Begins the checking walk from the candidate.
     fn start_check(&mut self, i: usize) -> Res<()> {
+        if self.loops.open[i].guess.as_ref().is_some_and(|g| !g.keeps_signs()) {
+            return self.fail(i, LoopFailure::Unlike);
+        }
         self.try_in_haste();
         self.charge_guess(i);
         fuel::charge_each(self.insns.len(), fuel::SLOT);

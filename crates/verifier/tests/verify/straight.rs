@@ -328,6 +328,7 @@ fn each_fault_is_found() {
         }
         Fault::SearchesUnmarked => NAMESAKE_ORDER.replace(";raw", "").replace("r2 < 256", "r2 < 32"),
         Fault::UnheldNotNegative => PART_BEFORE_START.replace(";raw", ""),
+        Fault::SignsUnkept => PART_BEFORE_START_IN_LOOP.replace(";raw", ""),
         Fault::MultiplesOfAnySign => multiple_before_start().replace(";raw", ""),
         Fault::PairsHaveOne => counted().replace(";raw", "").replace("r2 < 33", "r2 < 17"),
         other => panic!("{other:?} is none of these"),
@@ -806,11 +807,46 @@ const PART_BEFORE_START: &str = ";raw
     out: r0 = 0
     exit";
 
+/// The same in a loop, whose second round begins with the pointer up to 128 bytes before its region. While the candidate
+/// is formed, the added number is assumed not to be negative, so the pointer's place gets the name of one that is not.
+const PART_BEFORE_START_IN_LOOP: &str = ";raw
+    if r2 < 8 goto out
+    r5 = r1
+    r9 = 0
+    head: r8 = *(u8 *)(r1 + 2)
+    r5 += 128
+    r7 = 200
+    r7 -= r8
+    if r7 > 300 goto out
+    r0 = r1
+    r0 += r7
+    if r5 > r0 goto out
+    r5 = 0
+    r0 = 0
+    if r8 > 180 goto out
+    if r2 < r8 goto x
+    x: r0 = 0
+    if r8 > 72 goto bad
+    r0 = *(u8 *)(r1 + 3)
+    *(u8 *)(r1 + 2) = r0
+    r5 = r1
+    r3 = *(s8 *)(r1 + 0)
+    r5 += r3
+    r9 += 1
+    if r9 < 2 goto head
+    goto out
+    bad: if r2 < 200 goto out
+    r0 = *(u8 *)(r1 + 300)
+    out: r0 = 0
+    exit";
+
 #[test]
 fn a_name_that_no_value_holds_may_be_negative() {
     refused(PART_BEFORE_START);
+    refused(PART_BEFORE_START_IN_LOOP);
     // The pointer lies behind the start in every run.
     accepted(&PART_BEFORE_START.replace("r5 -= r4\n", "\n"));
+    accepted(&PART_BEFORE_START_IN_LOOP.replace("r3 = *(s8 *)(r1 + 0)", "r3 = *(u8 *)(r1 + 0)\nr3 &= 127"));
 }
 
 /// One path shows that a pointer lies behind the start of its region, and that twice its offset is below the end. On

@@ -406,7 +406,7 @@ impl Guess {
     pub(super) fn keeps_signs(&self) -> bool {
         let states = || std::iter::once(&self.state).chain(self.other_sides());
         let may_be = |o: &Own| !is_offset_name(o.id) && states().any(|s| s.may_be_negative(o.id));
-        !self.own.iter().any(may_be)
+        planted!(SignsUnkept) || !self.own.iter().any(may_be)
     }
 
     /// Whether the rounds seen so far are proven to end, provided that the candidate covers them: they are counted and
