@@ -370,7 +370,7 @@ impl Drop for Taken {
         let bytes = *self.bytes.get_mut();
         self.memory.give_here(bytes);
         if let (Some(parent), false) = (&self.memory.parent, self.noted) {
-            parent.give_here(bytes);
+            parent.give(bytes);
         }
     }
 }

@@ -342,7 +342,7 @@ mod with {
         SearchesUnmarked,
         /// A name that no value holds is not negative.
         UnheldNotNegative,
-        /// A candidate's name keeps its sign, whatever number it becomes.
+        /// A candidate's name keeps its sign.
         SignsUnkept,
         /// A fact about a multiple is taken from a number that may be negative.
         MultiplesOfAnySign,

@@ -154,6 +154,8 @@ impl Around {
         fiber: Option<(Arc<Parked>, u64)>,
         levels: &[CachePadded<Level>],
     ) -> Option<Around> {
+        // A handler that lists a run meanwhile would take the word's number.
+        let _critical = Critical::enter();
         let slot = slot.and_then(|busy| {
             let level = busy.level(levels)?;
             // Runs inside of others have words of their own.
@@ -260,8 +262,9 @@ impl Nests {
 
     /// A run is over, or is inside no other.
     pub(super) fn end(&self, known: &mut Option<Box<Around>>, run: &Arc<Parked>) {
-        let Some(known) = known.take() else { return };
+        // Before the next line, so that what is listed is freed inside of the section.
         let _critical = Critical::enter();
+        let Some(known) = known.take() else { return };
         let mut all = self.lock();
         let removed = known.ids().filter(|id| all.remove(&(*id, Arc::as_ptr(run).addr())).is_some()).count();
         drop(all);

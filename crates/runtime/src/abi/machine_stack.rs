@@ -24,6 +24,7 @@
 //! - The ends of any other stack (a coroutine's) are unknown, and the run is not checked, at the cost of a system call.
 //!   Only the guard page protects it, which no frame steps over (docs/book/reference/abi.md).
 
+use crate::abi::critical::Critical;
 use crate::abi::roots::Roots;
 use crate::error::RunError;
 use bpf_os::thread;
@@ -62,7 +63,8 @@ pub(crate) fn enter(low: u64, len: u64) -> Outer {
 /// Requests the ends of this thread's stack.
 #[cold]
 fn request() {
-    // A signal handler during the request must not request as well: the C library may hold a lock.
+    // A signal handler during the request must not request as well: the C library may hold a lock, and it allocates.
+    let _critical = Critical::enter();
     BOUNDS.set(NOWHERE);
     BOUNDS.set(thread::stack().unwrap_or(EVERYWHERE));
 }

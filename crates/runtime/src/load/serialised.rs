@@ -306,9 +306,16 @@ fn get_planned(from: &mut Reader<'_>) -> Option<Planned> {
     Some(Planned::new(name, kind, variables, initial.into_iter().map(value).collect()))
 }
 
-/// The name by which a function is found again, and a digest of its prototype.
+/// Returns a digest of a function's prototype and of the hidden argument that calls pass: code assumes both.
+#[cfg(native)]
+fn assumed(bound: &Bound) -> u64 {
+    digest(&(&bound.proto, bound.hidden()))
+}
+
+/// Returns the name by which a function is found again, and the digest by [`assumed`].
+#[cfg(native)]
 fn function(bound: &Bound) -> (String, u64) {
-    (bound.proto.name.to_string(), digest(&bound.proto))
+    (bound.proto.name.to_string(), assumed(bound))
 }
 
 #[cfg(not(native))]
@@ -350,7 +357,7 @@ fn put_part(part: &Part, to: &mut Writer) -> Result<(), SerializeError> {
     };
     (unit.name.to_string(), unit.budget, used.to_vec()).put(to);
     ((unit.checks.budget, unit.checks.interrupt), unit.sink, unit.void).put(to);
-    helpers.iter().map(|(id, bound)| (*id, digest(&bound.proto))).collect::<Vec<_>>().put(to);
+    helpers.iter().map(|(id, bound)| (*id, assumed(bound))).collect::<Vec<_>>().put(to);
     host.iter().map(|bound| bound.as_ref().map(function)).collect::<Vec<_>>().put(to);
     references.sites.iter().map(|(called, call)| site(*called, call)).collect::<Vec<_>>().put(to);
     tables.put(to);
@@ -445,24 +452,33 @@ fn get_part<C: Context, H: 'static>(
         let map = map.map_err(|error| DeserializeError::Map { map: name, problem: error.to_string() })?;
         references.maps.push(Declared::There(MapRef::Data(map)));
     }
-    let same = |bound: Option<Bound>, function: &dyn Fn() -> String, proto: u64| match bound {
-        Some(bound) if digest(&bound.proto) == proto => Ok(bound),
-        Some(_) | None => Err(DeserializeError::Function { function: function() }),
-    };
-    for (id, proto) in helpers {
-        let name = || crate::load::linker::helper_name(id).unwrap_or_else(|| format!("helper {id}"));
-        let bound = match id {
+    let differs = |function: String| DeserializeError::Function { function };
+    let helper = |id: u32| crate::load::linker::helper_name(id).unwrap_or_else(|| format!("helper {id}"));
+    for (id, _) in &helpers {
+        let bound = match *id {
             UNRESOLVED_CALL => Some(unresolved()),
-            _other => linker.helper(id, C::layout()),
+            id => linker.helper(id, C::layout()),
         };
-        let bound = same(bound, &name, proto)?;
-        references.functions.helpers.push((id, bound));
+        references.functions.helpers.push((*id, bound.ok_or_else(|| differs(helper(*id)))?));
     }
-    for function in host {
-        let bound = function.map(|(name, proto)| same(linker.named(&name, C::layout()), &|| name.clone(), proto));
-        references.functions.host.push(bound.transpose()?);
+    for function in &host {
+        let named = |(name, _): &(String, u64)| linker.named(name, C::layout()).ok_or_else(|| differs(name.clone()));
+        references.functions.host.push(function.as_ref().map(named).transpose()?);
     }
+    // A function that prints gets its printer as a hidden argument, so the functions are compared afterwards.
     linker.bind_printers(&name, &mut references.functions);
+    for ((id, bound), (_, expected)) in references.functions.helpers.iter().zip(&helpers) {
+        if assumed(bound) != *expected {
+            return Err(differs(helper(*id)));
+        }
+    }
+    for (bound, function) in references.functions.host.iter().zip(&host) {
+        if let (Some(bound), Some((name, expected))) = (bound, function)
+            && assumed(bound) != *expected
+        {
+            return Err(differs(name.clone()));
+        }
+    }
     for site in sites {
         let (called, call) = get_site(site).ok_or_else(bad)?;
         bind_site(called, &call, C::layout(), &mut references).ok_or_else(bad)?;

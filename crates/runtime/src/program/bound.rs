@@ -25,7 +25,7 @@ impl fmt::Debug for Bound {
 impl Bound {
     /// Returns the hidden argument that a call of it passes.
     #[cfg(native)]
-    pub(super) fn hidden(&self) -> Hidden {
+    pub(crate) fn hidden(&self) -> Hidden {
         match (&self.func.env, self.func.needs_ctx) {
             (Some(_), _) => Hidden::Env,
             (None, true) => Hidden::Ctx,

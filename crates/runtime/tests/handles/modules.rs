@@ -806,6 +806,35 @@ fn a_serialised_module_is_the_same_module() {
     assert!(kept.is_some() || Arch::HOST.is_none());
 }
 
+/// Code passes what a closure has captured, or the caller that it wants to know, or neither.
+fn functions_with_other_hidden_arguments_are_found(engine: &Engine) {
+    use bpf_runtime::{Caller, DeserializeError};
+    let linker = |knows: bool, captures: bool| {
+        let mut linker = Linker::<()>::new(engine);
+        linker.know_callers(knows);
+        let more = u64::from(captures);
+        match captures {
+            true => linker.func_named("emit", move |_: &mut Caller<'_, ()>, value: u64| -> u64 { value + more }),
+            false => linker.func_named("emit", |_: &mut Caller<'_, ()>, value: u64| -> u64 { value }),
+        }
+        .unwrap();
+        linker
+    };
+    let object = Object::parse(include_bytes!("../objects/declared.o")).unwrap();
+    let bytes = linker(false, false)
+        .loader::<Raw>()
+        .only(&["calls_emit___same"])
+        .compile(&object)
+        .unwrap()
+        .serialize()
+        .unwrap();
+    let read = |knows, captures| again(&linker(knows, captures), &bytes).map(drop);
+    assert_eq!(read(false, false), Ok(()));
+    for (knows, captures) in [(true, false), (false, true), (true, true)] {
+        assert!(matches!(read(knows, captures), Err(DeserializeError::Function { function }) if function == "emit"));
+    }
+}
+
 #[test]
 fn honest_mistakes_with_serialised_modules_are_found() {
     use bpf_runtime::{CpuFeatures, DeserializeError};
@@ -858,6 +887,7 @@ fn honest_mistakes_with_serialised_modules_are_found() {
     let mut without = Linker::<()>::new(&first);
     without.remove_helper(1);
     assert!(matches!(again(&without, &bytes), Err(DeserializeError::Function { .. })));
+    functions_with_other_hidden_arguments_are_found(&first);
     // Jump tables are maps, which need memory.
     let object = Object::parse(include_bytes!("../objects/jumptables.o")).unwrap();
     let tables = linker.compile::<bpf_runtime::Xdp>(&object).unwrap().serialize().unwrap();

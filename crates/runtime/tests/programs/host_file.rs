@@ -244,9 +244,10 @@ fn wrong_descriptions_are_told_where() {
         assert_eq!(error.is_ok(), host.header().is_ok());
         error
     };
-    assert_eq!(wrong("/version", 1.into()), Ok(()));
+    assert_eq!(wrong("/version", 2.into()), Ok(()));
     for (pointer, value, place) in [
-        ("/version", serde_json::json!(2), "version: "),
+        ("/version", serde_json::json!(1), "version: "),
+        ("/version", serde_json::json!(3), "version: "),
         ("/context/name", serde_json::json!("a b"), "context.name: "),
         ("/context/fields/0/name", serde_json::json!("x; int evil"), "context.fields[0].name: "),
         ("/context/fields/3/name", serde_json::json!("id"), "context.fields[3].name: there are two fields `id`"),

@@ -807,8 +807,9 @@ const PART_BEFORE_START: &str = ";raw
     out: r0 = 0
     exit";
 
-/// The same in a loop, whose second round begins with the pointer up to 128 bytes before its region. While the candidate
-/// is formed, the added number is assumed not to be negative, so the pointer's place gets the name of one that is not.
+/// As [`PART_BEFORE_START`], in a loop whose second round begins with the pointer up to 128 bytes before its region.
+/// While the candidate is formed, the added number is assumed not to be negative, and the pointer's place gets a name
+/// of such a number.
 const PART_BEFORE_START_IN_LOOP: &str = ";raw
     if r2 < 8 goto out
     r5 = r1
