@@ -1,18 +1,19 @@
 //! Reads by name: a rule looks for the bounds of a name in all values that have it, wherever they are.
 //!
-//! Problem: a walk forgets from a kept state the places that no path behind it has read, and then covers paths that
+//! Problem: a walk forgets from a kept state the places that no path from it has read, and then covers paths that
 //! differ there. The trail marks reads of registers and of stack slots. It does not mark a rule that searches the whole
 //! state for values of one name: a bound may then come from a spill that no instruction reads, and paths without that
 //! spill must not be covered.
 //!
 //! Approach: each function that searches values by their name calls [`note`]. From then on kept states of this walk are
 //! finished with all live numbers exact, and keep all values that have names, numbers and pointers
-//! (`walk/trail/demand.rs`, `forget_unneeded`). A state is finished after all paths behind it, so the mark comes in
-//! time for each state in front of the search. The facts of a loop's candidate are searched for in the whole state, all
+//! (`walk/trail/demand.rs`, `forget_unneeded`). A state is finished after all paths from it, so each state on a path to
+//! the search is finished with the mark set. States also keep these values if some path has known a sum
+//! (`Pruner::sums`). The facts of a loop's candidate are searched for in the whole state, all
 //! of which is demanded where the candidate's check begins (`Walk::needs_all`).
 //!
-//! Invariant: the mark belongs to the thread, as fuel does, because states have no reference to their walk. It only
-//! grows during a walk, which begins with [`begin`].
+//! Invariant: the mark belongs to the thread, as fuel does, because states have no reference to their walk. Once
+//! set, it stays set until the next walk, which begins with [`begin`].
 
 use std::cell::Cell;
 

@@ -1,9 +1,12 @@
-//! Where a thread must not begin, poll or end a sleepable run in a signal handler.
+//! Refuses to begin or poll a sleepable run in a signal handler that interrupted the same work.
 //!
-//! Problem: sleepable runs take locks and allocate. A signal handler that interrupts its thread there and does so too
-//! would wait for its own thread, or find the allocator in the middle of a call. Approach: a thread that has such a
-//! lock ([`Lock`]), or allocates for such a run, is in a [`Critical`] section, and a handler asks whether it has
-//! interrupted one ([`interrupted`]).
+//! Problem: sleepable runs take locks and allocate. A signal handler that interrupts its thread there and uses such a
+//! run would wait for its own thread, or find the allocator in the middle of a call. Approach: a thread that has such
+//! a lock ([`Lock`]), or allocates for such a run, is in a [`Critical`] section. Before a run is begun, polled or
+//! dropped, the library asks whether it has interrupted a section ([`interrupted`]).
+//!
+//! Limits: interruptions do not ask, and what a run allocates when it ends by an error or is dropped is in no section:
+//! a host must neither interrupt nor drop runs in a handler.
 //!
 //! Invariant: no code of a host is called in a section. So one who asks in no section may wait for each of the locks:
 //! other threads have them, or nobody.

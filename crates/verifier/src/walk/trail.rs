@@ -30,6 +30,8 @@
 //!   values that are tied to an operand of a comparison and bounded by it. If the step learns a fact that all later
 //!   steps may use (the least length of a region, the order of two values), or if too many values are tied, the
 //!   operands are exact in any case.
+//! * A rule that searches the state for a name reads places that no step marks ([`crate::by_name`]). After such a
+//!   search every live number is exact, and finished states keep every value that has a name.
 //! * Where the check of a loop's candidate begins, everything in the state is exact ([`Walk::needs_all`]), because any
 //!   part of it may have shown the candidate's facts.
 //! * The need of a place ends only at a step that writes all of it, whatever was there.
