@@ -13,6 +13,7 @@ use bpf_runtime::{
 };
 use common::engines::{config, modes};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 #[derive(BpfContext)]
 #[repr(C)]
@@ -103,6 +104,31 @@ impl Made {
     }
 }
 
+/// Waits for the end of a child and returns its status; `None` if it had to be killed, since not even its alarm ended
+/// it.
+fn ended(child: libc::pid_t) -> Option<i32> {
+    let begun = Instant::now();
+    let mut status = 0;
+    loop {
+        // SAFETY: asks for our child and writes its status.
+        match unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } {
+            0 if begun.elapsed() < Duration::from_secs(90) => std::thread::sleep(Duration::from_millis(2)),
+            0 => {
+                // SAFETY: kills our child, which has not been waited for, and waits for its end.
+                unsafe {
+                    libc::kill(child, libc::SIGKILL);
+                    libc::waitpid(child, &raw mut status, 0);
+                }
+                return None;
+            }
+            ended => {
+                assert_eq!(ended, child);
+                return Some(status);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_child_loads_nothing_into_its_parents_engines() {
     for mode in modes() {
@@ -135,7 +161,9 @@ fn a_child_loads_nothing_into_its_parents_engines() {
                 });
             }
             let mut statuses = Vec::new();
-            for _ in 0..60 {
+            // An emulator's own locks may be held at a fork, so there are few under one.
+            let rounds = if bpf_testkit::emulated() { 6 } else { 60 };
+            for _ in 0..rounds {
                 // SAFETY: the child leaves through `_exit`, and `alarm` ends it if it waits for ever.
                 let child = unsafe { libc::fork() };
                 if child == 0 {
@@ -152,13 +180,16 @@ fn a_child_loads_nothing_into_its_parents_engines() {
                     // SAFETY: ends the child without running the parent's destructors twice.
                     unsafe { libc::_exit(i32::from(checked.is_err())) };
                 }
-                let mut status = 0;
-                // SAFETY: waits for our child and writes its status.
-                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-                statuses.push(status);
+                match ended(child) {
+                    Some(status) => statuses.push(status),
+                    None => break,
+                }
             }
             stop.store(true, Ordering::Relaxed);
-            assert_eq!(statuses, [0; 60], "{mode:?}");
+            if statuses.len() < rounds && bpf_testkit::emulated() {
+                return bpf_testkit::skipped("loads in a forked child", &"a child waits for a lock of the emulator");
+            }
+            assert_eq!(statuses, vec![0; rounds], "{mode:?}");
         });
     }
 }
