@@ -114,11 +114,10 @@ fn ended(child: libc::pid_t) -> Option<i32> {
         match unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } {
             0 if begun.elapsed() < Duration::from_secs(90) => std::thread::sleep(Duration::from_millis(2)),
             0 => {
-                // SAFETY: kills our child, which has not been waited for, and waits for its end.
-                unsafe {
-                    libc::kill(child, libc::SIGKILL);
-                    libc::waitpid(child, &raw mut status, 0);
-                }
+                // SAFETY: kills our child, which has not been waited for.
+                unsafe { libc::kill(child, libc::SIGKILL) };
+                // SAFETY: waits for the end of our child and writes its status.
+                unsafe { libc::waitpid(child, &raw mut status, 0) };
                 return None;
             }
             ended => {
