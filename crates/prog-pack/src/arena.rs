@@ -53,13 +53,18 @@ impl Arena {
             Some(arena) if arena.generation.is_current() => return Ok(arena),
             _ => {}
         }
-        let fresh: &'static mut Self = Box::leak(Box::new(Self::reserve(arch::arena_limit(host), arch::reach(host))?));
+        let fresh = Box::into_raw(Box::new(Self::reserve(arch::arena_limit(host), arch::reach(host))?));
         // Release: see above. The thread that loses the race leaves its reservation unused, which costs address
         // space.
         match ARENA.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => Ok(fresh),
-            // SAFETY: not null (another thread has replaced `seen`), and leaked above by that thread.
-            Err(winner) => Ok(unsafe { &*winner }),
+            // SAFETY: made above, and never freed.
+            Ok(_) => Ok(unsafe { &*fresh }),
+            Err(winner) => {
+                // SAFETY: made above, and no other thread has seen it.
+                drop(unsafe { Box::from_raw(fresh) });
+                // SAFETY: not null (another thread has replaced `seen`), and that thread never frees it.
+                Ok(unsafe { &*winner })
+            }
         }
     }
 
