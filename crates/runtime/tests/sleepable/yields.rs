@@ -192,9 +192,9 @@ fn a_run_that_has_yielded_goes_on_in_other_slots() {
         let values = slots.get(&[0; 4]).unwrap().unwrap();
         let counts: Vec<u64> = values.chunks(8).map(|value| u64::from_ne_bytes(value.try_into().unwrap())).collect();
         assert_eq!(counts.iter().sum::<u64>(), 40, "{counts:?}");
-        // A round is two ticks, a call and a back-edge.
+        // A thread that has ended may give its slot back later, so the parts may have other slots than those beside
+        // which they ran, and two or three of them the same one.
         assert!(counts.iter().filter(|count| **count > 0).count() >= 2, "{counts:?}");
-        assert!(counts.iter().all(|count| *count <= 20), "{counts:?}");
     }
 }
 
