@@ -271,6 +271,10 @@ pub(crate) const FIRST_FREE_ID: u32 = 1 + crate::num::small(crate::env::Region::
 /// it in every state, whether or not a value still has the name.
 const MAY_BE_NEGATIVE: u32 = 1 << 31;
 
+/// A walk ends before it has made more names, so that no name of a number has that bit. A step makes far fewer names
+/// than are left then.
+pub(crate) const MAX_NAMES: u32 = 1 << 30;
+
 /// Returns the new name `id` as that of an offset that may be negative.
 pub(crate) fn offset_name(id: u32) -> u32 {
     id | MAY_BE_NEGATIVE

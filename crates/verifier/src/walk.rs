@@ -67,7 +67,7 @@ use crate::notes::Notes;
 use crate::scalar::Scalar;
 use crate::state::{Entry, Frame, Lock, LockOf, Pool, Room, State};
 use crate::states::States;
-use crate::value::{FIRST_FREE_ID, Hold, Origin, Ty, Value, len_id};
+use crate::value::{FIRST_FREE_ID, Hold, MAX_NAMES, Origin, Ty, Value, len_id};
 use pending::Pending;
 use trail::{Ending, Trail};
 
@@ -628,7 +628,7 @@ impl<'a> Walk<'a> {
         self.since_kept += 1;
         fuel::charge(fuel::STEP);
         self.scratch.effort.note(self.pc, fuel::spent() - std::mem::replace(&mut self.charged, fuel::spent()));
-        if self.stats.steps > self.steps {
+        if self.stats.steps > self.steps || self.next_id > MAX_NAMES {
             return refuse(Reason::Steps(self.steps));
         }
         self.check_fuel()?;
