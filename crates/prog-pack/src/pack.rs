@@ -154,7 +154,7 @@ impl Pack {
         };
         finish().inspect_err(|_| {
             // If this fails too, address space is lost and nothing else.
-            // SAFETY: mapped above, and its address was not given out.
+            // SAFETY: mapped above with its guards, and its address was not given out.
             let _ = unsafe { memory::unmap(ptr(rw - guard(guards)), len + 2 * guard(guards)) };
         })?;
         Ok(rw)
@@ -199,7 +199,7 @@ impl Pack {
         });
         finish.inspect_err(|_| {
             // If this fails too, address space is lost and nothing else.
-            // SAFETY: mapped above, and its address was not given out.
+            // SAFETY: mapped above with its guards, and its address was not given out.
             let _ = unsafe { memory::unmap(ptr(rw - guard(guards)), len + 2 * guard(guards)) };
         })?;
         Ok(rw)
