@@ -5,6 +5,7 @@
 //! found.
 
 use bpf_testkit::generate::Choices;
+use bpf_testkit::sleepers::{Kind, Sleepers};
 use bpf_testkit::soundness::{self, Generated, Oracle, Outcome, Tally};
 use bpf_verifier::faults::{Fault, plant};
 use std::process::ExitCode;
@@ -24,7 +25,15 @@ fn main() -> ExitCode {
     let only: Vec<String> = args.collect();
     let mut missed = 0;
     let wanted = |fault: &&Fault| only.is_empty() || only.contains(&format!("{fault:?}"));
+    let sleepers = Sleepers::default();
     for &fault in Fault::ALL.iter().filter(wanted) {
+        if Fault::OF_SLEEPING.contains(&fault) || Fault::OF_YIELDING.contains(&fault) {
+            let shown = |seed: &u64| sleepers.shows(fault, Kind::of(fault), &mut Choices::from_seed(*seed));
+            let found = (0..most).find(shown).map(|seed| format!("{:>8} programs that sleep", seed + 1));
+            missed += u32::from(found.is_none());
+            println!("{:24} {}", format!("{fault:?}"), found.unwrap_or("NOT FOUND".into()));
+            continue;
+        }
         let mut oracle = Oracle::interpreter_only();
         let mut tally = Tally::default();
         plant(Some(fault));

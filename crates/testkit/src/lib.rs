@@ -3,6 +3,7 @@
 //! * [`cases`]: programs with expected results, one file for all engines;
 //! * [`kernel`]: the Linux kernel as an oracle and as a peer, through bpf(2);
 //! * [`generate`]: programs for differential testing, valid and terminating by construction;
+//! * `sleepers` (feature `oracle`): programs that sleep, beside a host that frees memory meanwhile;
 //! * [`disasm`] and [`snapshot`]: machine code as text, and files that hold the text to compare with;
 //! * [`elf`]: the bytes of a section, without the loader under test;
 //! * `fuzz` (feature `engines`): the bodies of the fuzz targets;
@@ -20,6 +21,8 @@ pub mod generate;
 pub mod kernel;
 #[cfg(all(feature = "objects", target_os = "linux"))]
 pub mod kernel_object;
+#[cfg(feature = "oracle")]
+pub mod sleepers;
 pub mod snapshot;
 pub mod soundness;
 

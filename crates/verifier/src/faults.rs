@@ -262,6 +262,8 @@ mod with {
         DynptrSleeps,
         /// A program may sleep while it holds an object that it must release.
         SleepsOwing,
+        /// A program may sleep with a lock.
+        SleepsLocked,
         /// A program may sleep in a section.
         SleepsInSection,
         /// Pointers survive the head of a loop at which the run may yield.
@@ -508,7 +510,7 @@ mod with {
             Fault::BiasOfHalves,
             Fault::LengthsAreHalves,
         ];
-        /// Faults in sleeping. Each accepts a refused program of `tests/pairs.txt`.
+        /// Faults in sleeping. Generated programs that sleep find each (`bpf_testkit::sleepers`).
         pub const OF_SLEEPING: &[Fault] = &[
             Fault::ElementSleeps,
             Fault::SpilledElementSleeps,
@@ -517,6 +519,7 @@ mod with {
             Fault::MemorySleeps,
             Fault::DynptrSleeps,
             Fault::SleepsOwing,
+            Fault::SleepsLocked,
             Fault::SleepsInSection,
             Fault::SectionLeftOpen,
             Fault::CallbackSleeps,
@@ -524,7 +527,8 @@ mod with {
             Fault::SectionsAlike,
             Fault::YieldsHolding,
         ];
-        /// Faults in where runs may yield. Programs written for each find it (`tests/verify/yields.rs`).
+        /// Faults in where runs may yield. As for [`Fault::OF_SLEEPING`], and programs written for each find it, too
+        /// (`tests/verify/yields.rs`).
         pub const OF_YIELDING: [Fault; 3] = [Fault::YieldsLocked, Fault::YieldsOnOnePath, Fault::YieldsAlone];
         /// Faults in array contents and in parts of numbers. Each accepts a refused program of `tests/pairs.txt`, too.
         pub const OF_CONTENTS: &[Fault] = &[

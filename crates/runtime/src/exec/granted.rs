@@ -15,7 +15,7 @@
 use bpf_maps::MapDef;
 use bpf_uapi::{OwnedField, OwnedKind};
 use bpf_verifier::SOCKET_BYTES;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Memory that a program may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,6 +95,8 @@ pub(crate) struct Granted<'p> {
     sockets: Vec<(u64, bool)>,
     /// Records of user ring buffers whose callbacks are running, innermost last.
     dynptrs: Vec<u64>,
+    /// Objects on the stack that lead to other memory, made since the run last slept: of sleepable programs.
+    locals: BTreeSet<u64>,
     /// Whether some value holds objects.
     kptrs: bool,
 }
@@ -245,9 +247,20 @@ impl<'p> Granted<'p> {
         self.apart.retain(|_, extent| extent.lasts);
         self.others.retain(|extent| extent.lasts);
         self.inner.clear();
+        self.locals.clear();
         let (apart, others) = (&self.apart, &self.others);
         let is_kept = |at: u64| apart.contains_key(&at) || others.iter().any(|extent| extent.start == at);
         self.sockets.retain(|(at, _)| is_kept(*at));
+    }
+
+    /// An object that leads to other memory is made on the stack.
+    pub(crate) fn add_local(&mut self, at: u64) {
+        self.locals.insert(at);
+    }
+
+    /// Whether an object was made there, and the run has not slept since.
+    pub(crate) fn has_local(&self, at: u64) -> bool {
+        self.locals.contains(&at)
     }
 
     /// A record of a user ring buffer is given to a callback.

@@ -28,7 +28,7 @@ use bpf_maps::{MapDef, MapHeader, MapType};
 use bpf_uapi::legacy_load::{LegacyBase, NO_HEADER};
 use bpf_verifier::{
     Access, ArgKind, CallbackKind, DYNPTR, Effect, Graph, HelperProto, Local, LocalUse, LockKind, MapTypes, MemArg,
-    MemSet, ObjectFrom, Ret, SocketPart, TASK,
+    MemSet, ObjectFrom, Ret, Section, SocketPart, TASK,
 };
 use core::borrow::Borrow;
 use core::sync::atomic::AtomicU8;
@@ -85,7 +85,8 @@ pub(crate) unsafe fn run(
     // SAFETY: the caller's contract: the parts agree with the layout.
     unsafe { given::sockets(program.layout, parts) }.for_each(|socket| granted.add_socket(socket, false));
     granted.keep();
-    let mut host = Host { run, entered: Vec::new(), granted, locks: Vec::new(), stashed: Default::default() };
+    let (locks, stashed) = (Vec::new(), Default::default());
+    let mut host = Host { run, entered: Vec::new(), granted, locks, sections: [0; 2], callbacks: 0, stashed };
     let (mut machine, code) = (Machine::new(memory, options), Running(program, what));
     let result = match start {
         Start::Program => machine.run(&mut host, &code, [r1, parts.context_len as u64]),
@@ -154,6 +155,9 @@ struct Host<'p> {
     /// The locks that the program has, as it took them. Until it has released them, it may call few functions: neither
     /// a budget nor an interruption ends another run's wait for a spin lock.
     locks: Vec<(u64, LockKind)>,
+    /// How many sections of each kind the program is in, and how many callbacks: there it may not sleep.
+    sections: [u32; 2],
+    callbacks: u32,
     /// The object, or 0, that a load from a map's value has found: others may have changed that since.
     stashed: [AtomicU8; 8],
 }
@@ -293,9 +297,12 @@ impl<'p> Host<'p> {
                     memory[i] = self.check_memory(arg, kind.size().into(), OBJECT, caller)?;
                 }
                 // The local has a pointer. Only the verifier proves that the program has not overwritten it.
-                ArgKind::Local(kind @ (Local::Dynptr(_) | Local::Bits | Local::Buffer), _) => {
+                ArgKind::Local(kind @ (Local::Dynptr(_) | Local::Bits | Local::Buffer), usage) => {
                     Self::only_verified(bound, caller)?;
                     memory[i] = self.check_memory(arg, kind.size().into(), OBJECT, caller)?;
+                    if caller.code().0.is_sleepable() && kind != Local::Buffer {
+                        self.check_local(arg, usage, caller)?;
+                    }
                 }
                 ArgKind::Unused => {}
                 // Room where the dynptr is of a packet, which only the verifier can tell; and dynptrs are its
@@ -318,6 +325,37 @@ impl<'p> Host<'p> {
             return Err(caller.fail(format!("arguments of {} overlap, and one of them is written", bound.proto.name)));
         }
         Ok(map)
+    }
+
+    /// Checks that an object on the stack, which leads to other memory, was made since the run last slept.
+    fn check_local(&mut self, at: u64, usage: LocalUse, caller: &Caller<'_, '_, Running<'p>>) -> Result<(), Stop> {
+        match usage {
+            LocalUse::Made => self.granted.add_local(at),
+            LocalUse::Read | LocalUse::Used | LocalUse::Ended if self.granted.has_local(at) => {}
+            LocalUse::Read | LocalUse::Used | LocalUse::Ended => {
+                return Err(caller.fail(format!("the object at {at:#x} was not made since the run last slept")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Why the run may not sleep now. The verifier has proven that it may where it does.
+    fn awake(&self) -> Option<&'static str> {
+        let inside = self.sections != [0; 2];
+        match (self.locks.is_empty(), inside, self.callbacks) {
+            (true, false, 0) => None,
+            (false, _, _) => Some("a run sleeps with a lock"),
+            (true, true, _) => Some("a run sleeps in a section"),
+            (true, false, _) => Some("a run sleeps in a callback"),
+        }
+    }
+
+    /// Counts the sections of this kind that the program is in.
+    fn section(&mut self, section: Section) -> &mut u32 {
+        &mut self.sections[match section {
+            Section::Rcu => 0,
+            Section::Preempt => 1,
+        }]
     }
 
     /// Refuses calls of unverified programs that only the verifier can check.
@@ -382,6 +420,9 @@ impl<'p> Host<'p> {
         } else if matches!(bound.proto.effect, Effect::Unlock(_)) {
             return Err(caller.fail(format!("{}: no lock is held", bound.proto.name)));
         }
+        if let Some(why) = self.awake().filter(|_| bound.proto.effect == Effect::Sleeps) {
+            return Err(caller.fail(why));
+        }
         if bound.proto.args.contains(&ArgKind::Compare) {
             return self.add_to_tree(args, caller);
         }
@@ -412,7 +453,9 @@ impl<'p> Host<'p> {
                 caller.set_packet(run.packet, run.packet_len);
             }
             Effect::Sleeps => self.granted.sleep(),
-            Effect::None | Effect::UnderLock | Effect::TailCall | Effect::Enter(_) | Effect::Leave(_) => {}
+            Effect::Enter(section) => *self.section(section) = self.section(section).saturating_add(1),
+            Effect::Leave(section) => *self.section(section) = self.section(section).saturating_sub(1),
+            Effect::None | Effect::UnderLock | Effect::TailCall => {}
         }
         match (bound.proto.ret, map) {
             (_, _) if r0 == 0 => {}
@@ -556,7 +599,9 @@ impl<'p> Host<'p> {
                 (CallbackKind::Drain, _) => self.granted.push_dynptr(args[0]),
                 (CallbackKind::ForEach, None) | (CallbackKind::Loop, _) => {}
             }
+            self.callbacks += 1;
             let result = caller.call(self, r2, args);
+            self.callbacks -= 1;
             match kind {
                 CallbackKind::ForEach => self.granted.take_key(args[1]),
                 CallbackKind::Drain => self.granted.pop_dynptr(),
@@ -648,8 +693,12 @@ impl<'p> Env for Host<'p> {
         if !program.checks.yields {
             return Err(StopKind::Budget);
         }
+        let may = head.is_some_and(|head| what.left.may_yield(head));
+        if let Some(why) = self.awake().filter(|_| may) {
+            return Err(StopKind::Helper(why.into()));
+        }
         // SAFETY: the run is this thread's, at an instruction.
-        match unsafe { renew(self.run, head.is_some_and(|head| what.left.may_yield(head))) } {
+        match unsafe { renew(self.run, may) } {
             Renewed::GoesOn => {}
             Renewed::Yielded => self.granted.sleep(),
             Renewed::Stops => {

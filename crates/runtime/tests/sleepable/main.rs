@@ -9,11 +9,9 @@ mod attacks;
 mod contained;
 mod ends;
 mod equal;
-mod generated;
 mod hooks;
 mod inside;
 mod interfaces;
-mod random;
 mod ready;
 mod yields;
 

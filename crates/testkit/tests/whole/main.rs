@@ -6,5 +6,6 @@ mod flow_dissector;
 mod fuzz;
 mod hardening;
 mod selected;
+mod sleepers;
 mod snapshots;
 mod soundness;

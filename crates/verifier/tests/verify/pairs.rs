@@ -48,17 +48,3 @@ fn faults_in_objects_and_arrays_let_a_refused_program_through() {
         assert!(found, "{fault:?} changes nothing");
     }
 }
-
-#[cfg(feature = "faults")]
-#[test]
-fn faults_in_sleeping_let_a_refused_program_through() {
-    use bpf_verifier::faults::{Fault, plant};
-    let pairs = common::pairs();
-    let sleepable = || pairs.iter().filter(|p| has_code(p.refused) && p.refused.contains(";sleepable"));
-    for &fault in Fault::OF_SLEEPING {
-        plant(Some(fault));
-        let found = sleepable().any(|p| common::verify(p.refused).is_ok());
-        plant(None);
-        assert!(found, "{fault:?} changes nothing");
-    }
-}
