@@ -51,11 +51,12 @@ impl Ours {
     /// Makes the JIT alone, without hardening and with each switch of it.
     pub(super) fn hardened() -> Result<Vec<Ours>, String> {
         type Switch = (&'static str, fn(&mut Hardening));
-        let switches: [Switch; 5] = [
+        let switches: [Switch; 6] = [
             ("none", |_| {}),
             ("landing_pads", |hardening| hardening.landing_pads = true),
             ("retpolines", |hardening| hardening.retpolines = true),
             ("return_signing", |hardening| hardening.return_signing = true),
+            ("straight_line", |hardening| hardening.straight_line = true),
             ("blind_constants", |hardening| hardening.blind_constants = true),
         ];
         switches.into_iter().map(|(name, switch)| Ours::new(name, |config| switch(&mut config.hardening))).collect()

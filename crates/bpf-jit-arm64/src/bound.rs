@@ -14,7 +14,7 @@ const CONST: usize = 4 * INSN;
 /// A slot, or any address below 2 GiB: its offset as a constant, and the access.
 const SLOT: usize = 3 * INSN;
 /// Four stop sequences.
-const SHARED: usize = 4 * 10 * INSN;
+const SHARED: usize = 4 * 12 * INSN;
 /// A branch in its long form.
 const BRANCH: usize = 2 * INSN;
 
@@ -67,7 +67,7 @@ pub fn size_bound(op: &Op) -> usize {
             let find = match key {
                 TailKey::Const { .. } => INSN,
                 // Two loads and a comparison, the address, two branches.
-                TailKey::Dynamic { .. } => 2 * SLOT + 4 * INSN + 2 * BRANCH,
+                TailKey::Dynamic { .. } => 2 * SLOT + 6 * INSN + 2 * BRANCH,
             };
             let count = SLOT + 4 * INSN + BRANCH;
             let leave = 2 * SLOT + INSN + INSN + Frame::MAX_CODE + INSN;
@@ -79,7 +79,7 @@ pub fn size_bound(op: &Op) -> usize {
         Op::Stop { .. } => STOP,
         Op::Jump { .. } => INSN,
         Op::Branch { b, .. } => SLOT + val(b) + INSN + BRANCH,
-        Op::Exit { .. } => SLOT + Frame::MAX_CODE + INSN,
+        Op::Exit { .. } => SLOT + Frame::MAX_CODE + 3 * INSN,
     }
 }
 
@@ -87,7 +87,7 @@ pub fn size_bound(op: &Op) -> usize {
 const STOP: usize = SLOT + 2 * INSN + INSN + INSN;
 
 /// The jump through a table: the value from a slot, the comparison, and the table's address and entry.
-const SWITCH: usize = SLOT + 2 * (CONST + INSN) + BRANCH + 8 * INSN;
+const SWITCH: usize = SLOT + 2 * (CONST + INSN) + BRANCH + 10 * INSN;
 
 /// The most bytes of code that a function can take.
 pub fn func_size_bound(func: &Func) -> usize {

@@ -26,6 +26,7 @@ use crate::emit::alu::{add_imm, mov_imm};
 use crate::emit::mem::{Address, Extend, Index, load, store};
 use crate::jump::Jump;
 use crate::regs::{ARGS, CALLEE_SAVED, CTX, Gpr, RET, TMP0, TMP1, TMP2};
+use crate::tail_call::no_straight_line;
 use bpf_isa::{Size, Width};
 use bpf_jit::num::{few, small};
 use bpf_jit::{Alloc, Base, EmitError, EmitOptions, Loc, Mem, Move, MoveSrc, Shape, VReg, parallel_moves};
@@ -256,12 +257,14 @@ impl Emitter<'_> {
         }
         if self.frame.is_empty() {
             asm!(&mut self.s.buf; ret);
+            no_straight_line(self.s, self.options);
         } else if let Some(shared) = self.epilogue {
             self.go(Jump::Always, shared);
         } else {
             let label = self.s.here();
             self.unwind();
             asm!(&mut self.s.buf; ret);
+            no_straight_line(self.s, self.options);
             self.unwind_note(UnwindOp::Recall);
             self.epilogue = Some(label);
         }

@@ -65,7 +65,7 @@ impl Backend for Arm64 {
 
     fn finish(&mut self, options: &EmitOptions, code: &mut Code) -> Result<(), EmitError> {
         self.s.end_functions(options, code);
-        self.stop_sequences();
+        self.stop_sequences(options);
         self.s.finish(code)
     }
 }

@@ -27,12 +27,19 @@ use crate::asm::asm;
 use crate::jump::{Cc, Jump};
 use crate::regs::{ARGS, AUX, CTX, Gpr, TMP0, TMP1, TMP2};
 use bpf_isa::Width;
-use bpf_jit::{DirectSite, TailKey, VReg};
+use bpf_jit::{DirectSite, EmitOptions, Skeleton, TailKey, VReg};
 use bpf_jit_code::layout::Label;
 use bpf_jit_code::{RunCtx, TAIL_CALL_LIMIT, UnwindOp};
 
 /// Offset of the entries in a table: behind their number and its padding.
 const TABLE_ENTRIES_OFFSET: u32 = 8;
+
+/// Behind a return or an indirect jump: a barrier, if it is hardened.
+pub(crate) fn no_straight_line(s: &mut Skeleton<Jump>, options: &EmitOptions) {
+    if options.hardening.straight_line {
+        asm!(&mut s.buf; dsb sy; isb);
+    }
+}
 
 impl Emitter<'_> {
     pub(crate) fn tail_call(&mut self, key: TailKey, arg: VReg, ctx: VReg, reload_len: bool) {
@@ -50,6 +57,7 @@ impl Emitter<'_> {
                 self.go(Jump::Zero { nonzero: false, width: Width::W64, reg: TMP2 }, out);
                 self.replace(counter, arg, ctx, reload_len);
                 asm!(&mut self.s.buf; br X(TMP2));
+                no_straight_line(self.s, self.options);
                 None
             }
             TailKey::Const { table, index } => {

@@ -30,8 +30,8 @@ const PROLOGUE: usize = 4 + 1 + REG + 2 * (PROBE + REG_IMM) + 6 * 2 + 6 * SLOT +
 /// Four stop sequences and the retpoline.
 const SHARED: usize = 4 * (MEM + 3 * SLOT + JMP) + 32;
 
-/// The jump through a table: the value from a slot, the comparison, and the table's address and entry.
-const SWITCH: usize = SLOT + IMM + REG + REG_IMM + JCC + REG_IMM + 4 + 3 * REG;
+/// The jump through a table: the value from a slot, the comparison, the table's address and entry, and the jump.
+const SWITCH: usize = SLOT + IMM + REG + REG_IMM + JCC + REG_IMM + 4 + 3 * REG + 1;
 
 /// Upper bound of the bytes one op takes, out-of-line parts included.
 pub fn size_bound(op: &Op) -> usize {

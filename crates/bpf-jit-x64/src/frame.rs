@@ -24,6 +24,7 @@ use crate::asm::{Addr, Memory, asm, mem, reg};
 use crate::jump::Jump;
 use crate::regs::Gpr::{self, *};
 use crate::regs::{CALLEE_SAVED, SCRATCH, SCRATCH2};
+use crate::tail_call::no_straight_line;
 use bpf_isa::Width;
 use bpf_jit::num::few;
 use bpf_jit::{Alloc, Base, HostReg, HostRegSet, Loc, Mem, Move, MoveSrc, Shape, VReg, parallel_moves};
@@ -199,6 +200,7 @@ impl Emitter<'_> {
                 let start = self.s.buf.len();
                 self.unwind();
                 reg!(self.s.buf; ret);
+                no_straight_line(self.s, self.options);
                 self.unwind_note(UnwindOp::Recall);
                 if self.s.buf.len() - start > MAX_INLINE_EPILOGUE {
                     self.epilogue = Some(label);

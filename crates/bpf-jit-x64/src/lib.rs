@@ -88,7 +88,7 @@ impl Backend for X64 {
     fn finish(&mut self, options: &EmitOptions, code: &mut Code) -> Result<(), EmitError> {
         self.s.end_functions(options, code);
         self.stop_sequences(options);
-        self.retpoline();
+        self.retpoline(options);
         self.s.finish(code)
     }
 }

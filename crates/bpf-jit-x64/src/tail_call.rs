@@ -103,13 +103,21 @@ pub(crate) fn jump_indirect(s: &mut Skeleton<Jump>, thunk: &mut Option<Label>, o
         s.go(Jump::Always, thunk);
     } else {
         reg!(s.buf; jmp Rq(SCRATCH2));
+        no_straight_line(s, options);
+    }
+}
+
+/// Behind a return or an indirect jump: a barrier, if it is hardened.
+pub(crate) fn no_straight_line(s: &mut Skeleton<Jump>, options: &EmitOptions) {
+    if options.hardening.straight_line {
+        reg!(s.buf; int3);
     }
 }
 
 impl X64 {
     /// The retpoline: speculation of the return is caught in a loop while the real one goes to the address in
     /// [`SCRATCH2`].
-    pub(crate) fn retpoline(&mut self) {
+    pub(crate) fn retpoline(&mut self, options: &EmitOptions) {
         let Some(label) = self.thunk else { return };
         self.s.bind(label);
         reg!(self.s.buf; call DWORD 0);
@@ -124,5 +132,6 @@ impl X64 {
         }
         mem!(self.s.buf, Gpr::Rsp.at(0); mov [rax], Rq(SCRATCH2));
         reg!(self.s.buf; ret);
+        no_straight_line(&mut self.s, options);
     }
 }

@@ -153,7 +153,10 @@ impl<'a> Emitter<'a> {
 
     fn node(&mut self, plan: &Plan, tree: &Tree) {
         match tree {
-            Tree::Miss => asm!(self; br x16),
+            Tree::Miss => {
+                asm!(self; br x16);
+                self.no_straight_line();
+            }
             Tree::Split { pivot, lower, upper } => {
                 self.compare(plan, *pivot);
                 self.sides(plan, lower, upper);
@@ -235,6 +238,7 @@ impl<'a> Emitter<'a> {
                 self.landing_pad();
                 self.load(Reg::X0, end.unwrap_or(0));
                 asm!(self; ret);
+                self.no_straight_line();
                 return;
             }
             (1, None) => {
@@ -306,6 +310,14 @@ impl<'a> Emitter<'a> {
             self.bind(out);
             self.restore(chain);
             asm!(self; ret);
+            self.no_straight_line();
+        }
+    }
+
+    /// Behind a return or an indirect jump: a barrier, if it is hardened.
+    fn no_straight_line(&mut self) {
+        if self.options.hardening.straight_line {
+            asm!(self; dsb sy; isb);
         }
     }
 

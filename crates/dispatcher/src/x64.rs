@@ -211,6 +211,14 @@ impl<'a> Emitter<'a> {
             self.branch(Jump::Always, thunk);
         } else {
             asm!(self; jmp rax);
+            self.no_straight_line();
+        }
+    }
+
+    /// Behind a return or an indirect jump: a barrier, if it is hardened.
+    fn no_straight_line(&mut self) {
+        if self.options.hardening.straight_line {
+            asm!(self; int3);
         }
     }
 
@@ -225,6 +233,7 @@ impl<'a> Emitter<'a> {
         // The jump goes back to the pause, over pause, lfence and itself.
         asm!(self; pause ; lfence ; jmp BYTE -7);
         asm!(self; mov [rsp], rax ; ret);
+        self.no_straight_line();
     }
 
     fn chain(&mut self, chain: &Chain) {
@@ -233,6 +242,7 @@ impl<'a> Emitter<'a> {
                 self.code.frames.push(FrameShape::new(8, Some(0)));
                 self.constant(end.unwrap_or(0));
                 asm!(self; ret);
+                self.no_straight_line();
                 return;
             }
             (1, None) => {
@@ -293,6 +303,7 @@ impl<'a> Emitter<'a> {
             self.bind(out);
             self.restore(chain);
             asm!(self; ret);
+            self.no_straight_line();
         }
     }
 

@@ -66,6 +66,10 @@ pub struct Hardening {
     pub landing_pads: bool,
     /// Whether return addresses are signed (`paciasp` / `autiasp`; arm64 only).
     pub return_signing: bool,
+    /// Whether a barrier follows every return and every indirect jump, against speculation that goes straight on
+    /// behind it: `int3` (x86-64), `dsb sy` and `isb` (arm64), as compilers do for `-mharden-sls=all`. No path
+    /// executes it.
+    pub straight_line: bool,
     /// Whether constants that a program chooses are kept out of its machine code: a constant outside of -128 to 127
     /// is computed from two numbers, one of them random (against JIT spraying, as the kernel's `bpf_jit_harden`).
     /// Blinded code is optimised at every level.

@@ -50,26 +50,27 @@ pub(crate) fn branch26(at: usize, target: usize) -> Option<u32> {
     (distance & 3 == 0 && (-(1 << 25)..1 << 25).contains(&words)).then_some((words & 0x03ff_ffff) as u32)
 }
 
-/// Length of a veneer; a veneer is aligned to this as well.
-pub(crate) const VENEER: usize = 16;
+/// Length of a veneer; its offset is a multiple of this.
+pub(crate) const VENEER: usize = 24;
 
-/// Code that jumps to any address; on arm64 it changes x16, as procedure linkage code may.
+/// Code that jumps to any address; on arm64 it changes x16, as procedure linkage code may. A barrier between the jump
+/// and the address keeps speculation from going straight on into the address.
 pub(crate) fn veneer(arch: Arch, target: usize) -> [u8; VENEER] {
     let mut bytes = [0; VENEER];
     let target = (target as u64).to_le_bytes();
     match arch {
         Arch::X64 => {
-            // jmp [rip + 0]; the address; int3 int3
-            bytes[..6].copy_from_slice(&[0xff, 0x25, 0, 0, 0, 0]);
-            bytes[6..14].copy_from_slice(&target);
-            bytes[14..].fill(0xcc);
+            bytes[..6].copy_from_slice(&[0xff, 0x25, 10, 0, 0, 0]); // jmp [rip + 10]
+            bytes[6..16].fill(0xcc); // int3
         }
         Arch::Arm64 => {
-            bytes[..4].copy_from_slice(&0x5800_0050_u32.to_le_bytes()); // ldr x16, .+8
+            bytes[..4].copy_from_slice(&0x5800_0090_u32.to_le_bytes()); // ldr x16, .+16
             bytes[4..8].copy_from_slice(&0xd61f_0200_u32.to_le_bytes()); // br x16
-            bytes[8..].copy_from_slice(&target);
+            bytes[8..12].copy_from_slice(&0xd503_3f9f_u32.to_le_bytes()); // dsb sy
+            bytes[12..16].copy_from_slice(&0xd503_3fdf_u32.to_le_bytes()); // isb
         }
     }
+    bytes[16..].copy_from_slice(&target);
     bytes
 }
 

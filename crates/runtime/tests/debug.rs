@@ -30,8 +30,13 @@ mod shapes {
             change(&mut config);
             config
         };
-        let hardening =
-            Hardening { retpolines: true, landing_pads: true, return_signing: true, blind_constants: false };
+        let hardening = Hardening {
+            retpolines: true,
+            landing_pads: true,
+            return_signing: true,
+            straight_line: true,
+            blind_constants: false,
+        };
         let slots = AllocOptions { only: Some(HostRegSet::EMPTY), seed: None };
         let mut shapes = vec![
             ("plain".to_owned(), config()),

@@ -9,7 +9,13 @@ use std::sync::{Arc, Mutex};
 type Seen = Arc<Mutex<Vec<(Vec<String>, bool)>>>;
 
 fn engines() -> impl Iterator<Item = (Engine, Linker<()>, Seen)> {
-    let hard = Hardening { retpolines: true, landing_pads: true, return_signing: true, blind_constants: false };
+    let hard = Hardening {
+        retpolines: true,
+        landing_pads: true,
+        return_signing: true,
+        straight_line: true,
+        blind_constants: false,
+    };
     let with_jit = |_: &Hardening| Arch::HOST.is_some();
     [Hardening::default(), hard].into_iter().filter(with_jit).map(|hardening| {
         let mut config = Config::default();

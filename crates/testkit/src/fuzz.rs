@@ -266,6 +266,7 @@ impl Options {
                 retpolines: choices.one_in(2),
                 landing_pads: choices.one_in(2),
                 return_signing: choices.one_in(2),
+                straight_line: choices.one_in(2),
                 blind_constants: choices.one_in(4),
             },
             save_all: choices.one_in(4),

@@ -10,6 +10,7 @@ use crate::asm::{asm, asm_w};
 use crate::emit::alu::{AddImm, add_imm, is_logical, low_bits, mov_cost, mov_imm};
 use crate::jump::{Cc, Jump};
 use crate::regs::{AUX, Gpr, TMP0, TMP1};
+use crate::tail_call::no_straight_line;
 use bpf_isa::Width;
 use bpf_jit::num::{few, low_word};
 use bpf_jit::{BinOp, BlockId, Cond, Op, Others, Side, SideAs, Switch, VReg, Val, side};
@@ -266,6 +267,7 @@ impl Emitter<'_> {
         asm!(&mut self.s.buf; ldrsw X(TMP0), [XSP(TMP1)]);
         asm!(&mut self.s.buf; add X(TMP0), X(TMP0), X(TMP1));
         asm!(&mut self.s.buf; br X(TMP0));
+        no_straight_line(self.s, self.options);
         self.s.bind(tree);
         self.told = None;
     }

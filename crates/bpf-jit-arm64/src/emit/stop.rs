@@ -9,9 +9,10 @@ use crate::emit::alu::mov_imm;
 use crate::emit::branch::{Comparison, constant_outcome};
 use crate::jump::{Cc, Jump};
 use crate::regs::{AUX, CTX, TMP0, TMP1, TMP2};
+use crate::tail_call::no_straight_line;
 use crate::{Arm64, Emitter};
 use bpf_isa::Width;
-use bpf_jit::{Check, Cond, Stub, VReg, Val};
+use bpf_jit::{Check, Cond, EmitOptions, Stub, VReg, Val};
 use bpf_jit_code::{RunCtx, StopCode};
 
 impl Emitter<'_> {
@@ -77,7 +78,7 @@ impl Emitter<'_> {
 
 impl Arm64 {
     /// The sequences that stop a run: `CTX` is the `RunCtx`, `AUX` the instruction and `TMP2` the place.
-    pub(crate) fn stop_sequences(&mut self) {
+    pub(crate) fn stop_sequences(&mut self, options: &EmitOptions) {
         for (code, label) in self.s.stops() {
             self.s.bind(label);
             asm!(&mut self.s.buf; str X(TMP2), [XSP(CTX), RunCtx::STOP_PC_OFFSET as u32]);
@@ -92,6 +93,7 @@ impl Arm64 {
                 ldr X(AUX), [XSP(CTX), RunCtx::STOP_TO_OFFSET as u32];
                 // Unlike `br`, a `ret` needs no landing pad.
                 ret X(AUX));
+            no_straight_line(&mut self.s, options);
         }
     }
 }

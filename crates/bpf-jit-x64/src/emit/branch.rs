@@ -5,6 +5,7 @@ use crate::emit::alu::{Alu, at_width};
 use crate::jump::{Cc, Jump, cmov, jcc_short};
 use crate::regs::Gpr::{self, *};
 use crate::regs::{SCRATCH, SCRATCH2};
+use crate::tail_call::no_straight_line;
 use crate::{Emitter, Flags};
 use bpf_isa::{Cond, Size, Width};
 use bpf_jit::num::{few, low_byte, low_half, low_word};
@@ -93,6 +94,7 @@ impl Emitter<'_> {
         reg!(self.s.buf; movsxd r10, DWORD [r11]);
         reg!(self.s.buf; add r10, r11);
         reg!(self.s.buf; jmp r10);
+        no_straight_line(self.s, self.options);
         self.s.bind(tree);
         (self.flags, self.selected, self.kept) = (None, None, None);
     }

@@ -62,7 +62,7 @@ fn sets_of_1_to_64_reach_every_program() {
     let stubs: Vec<Text> = (0..128).map(|i| stub(&packs, i, random(seed) % 9000)).collect();
     for retpolines in [false, true] {
         let hardening =
-            Hardening { retpolines, landing_pads: retpolines, return_signing: false, blind_constants: false };
+            Hardening { retpolines, landing_pads: retpolines, straight_line: retpolines, ..Hardening::default() };
         for size in 0..=64 {
             let options = Options { limit: 60, align: size % 2 == 0, hardening };
             let dispatcher = Dispatcher::new(&packs, options).unwrap();

@@ -60,7 +60,7 @@ fn calls_reach_the_host_directly_and_distant_code_through_a_veneer() {
     // Far: another reservation that contains this code. The kernel puts it near the shared libraries.
     let far = far_constant(4242);
     let code = calls(Symbol::new(5));
-    let (direct, through) = (code.bytes.len(), code.bytes.len().next_multiple_of(16) + 16);
+    let (direct, through) = (code.bytes.len(), code.bytes.len().next_multiple_of(24) + 24);
     let neighbour = load(&packs, 7, 0);
     // Under an emulator the text may lie amid the emulator's own mappings, without room near it.
     let to_near = if cfg!(target_arch = "aarch64") { direct..=through } else { direct..=direct };
@@ -86,7 +86,7 @@ fn two_symbols_with_one_far_address_share_a_veneer() {
     code.relocs.push(bpf_jit_code::Reloc { at: second.relocs[0].at + offset, ..second.relocs[0] });
     code.entries = vec![0, offset];
     let text = packs.stage(&code, |_| Some(far)).unwrap().finalize().unwrap();
-    assert_eq!(text.len(), code.bytes.len().next_multiple_of(16) + 16);
+    assert_eq!(text.len(), code.bytes.len().next_multiple_of(24) + 24);
     for entry in 0..2 {
         // SAFETY: made by `calls`, and loaded.
         assert_eq!(unsafe { run(text.entry(entry).unwrap()) }, 3);

@@ -197,7 +197,7 @@ impl Config {
             contained: true,
             budget: Some(1 << 20),
             interruptible: true,
-            hardening: Hardening { blind_constants: true, ..Hardening::default() },
+            hardening: Hardening { straight_line: true, blind_constants: true, ..Hardening::default() },
             packs,
             memory_limit: 256 << 20,
             object_memory_limit: 16 << 20,

@@ -6,8 +6,13 @@ use bpf_runtime::{
 };
 use bpf_runtime::{Xdp, XdpBuff, assemble};
 
-const HARDENED: Hardening =
-    Hardening { retpolines: true, landing_pads: true, return_signing: true, blind_constants: false };
+const HARDENED: Hardening = Hardening {
+    retpolines: true,
+    landing_pads: true,
+    return_signing: true,
+    straight_line: true,
+    blind_constants: false,
+};
 
 /// The instructions that labels stand for.
 fn slots(text: &str, labels: &[&str]) -> Vec<u32> {

@@ -124,7 +124,13 @@ pub(crate) fn options() -> Vec<Variant> {
     if Arch::HOST.is_none() {
         return Vec::new();
     }
-    let all = Hardening { retpolines: true, landing_pads: true, return_signing: true, blind_constants: false };
+    let all = Hardening {
+        retpolines: true,
+        landing_pads: true,
+        return_signing: true,
+        straight_line: true,
+        blind_constants: false,
+    };
     vec![
         Variant::new("without optimisation", |c| c.opt_level = OptLevel::None),
         Variant::new("without optimisation, no optional CPU feature", |c| {

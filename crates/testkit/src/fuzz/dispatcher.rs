@@ -52,6 +52,7 @@ pub fn dispatcher(data: &[u8]) {
         retpolines: choices.one_in(2),
         landing_pads: choices.one_in(2),
         return_signing: choices.one_in(2),
+        straight_line: choices.one_in(2),
         ..Hardening::default()
     };
     config.packs.random_offset = choices.one_in(2);

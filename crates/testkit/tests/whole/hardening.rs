@@ -9,7 +9,9 @@ use bpf_jit::{Backend, CompileOptions, Compiler, EmitOptions, Hidden, LowerOptio
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::{Arch, Code, Hardening, OptLevel, Symbol};
 use bpf_jit_x64::X64;
+use bpf_object::Object;
 use bpf_testkit::generate::{self, Choices, Shape};
+use std::path::Path;
 
 /// Functions of which nothing is known.
 struct Unknown;
@@ -53,6 +55,14 @@ fn programs() -> Vec<(String, Program, bool)> {
         text("empty", "r0 = 0\nexit", false),
         text("tail call", &format!("{site}r0 = 1\nexit"), true),
         text("tail call in a subprogram", &format!("call sub\nexit\nsub:\n{site}r0 = 1\nexit"), true),
+        // A jump through a table, where those are made.
+        text(
+            "switch",
+            "r0 = 0\nif r1 == 0 goto a\nif r1 == 1 goto b\nif r1 == 2 goto c\nif r1 == 3 goto d\nif r1 == 4 goto e\n\
+             if r1 == 5 goto f\nif r1 == 6 goto g\nif r1 == 7 goto h\nexit\na: r0 = 11\nexit\nb: r0 = 23\nexit\n\
+             c: r0 = 31\nexit\nd: r0 = 47\nexit\ne: r0 = 53\nexit\nf: r0 = 67\nexit\ng: r0 = 71\nexit\nh: r0 = 83\nexit",
+            false,
+        ),
         text("call", "r6 = r1\ncall 7\nr0 += r6\nexit", false),
         // Its back-edge is where the budget stops it.
         text("loop", "r0 = 0\nagain:\nr0 += 1\nif r0 < 9 goto again\nexit", true),
@@ -186,9 +196,12 @@ fn with_retpolines_there_is_no_indirect_branch() {
                     assert_eq!(lfences, 0, "{}", emitted.what);
                     assert!(!indirect.is_empty() || !emitted.branches, "{}", emitted.what);
                 }
-                // `bti c` accepts jumps through these two only; a stop is a `ret`.
+                // `bti c` accepts jumps through these two only; a stop is a `ret`. A table's jump stays in its
+                // function.
                 (Arch::Arm64, _) => {
-                    assert!(indirect.iter().all(|(_, text)| text == "br x16" || text == "br x17"), "{}", emitted.what);
+                    let pads = |text: &str| text == "br x16" || text == "br x17";
+                    let table = !hardening.retpolines && emitted.what.ends_with(" switch");
+                    assert!(table || indirect.iter().all(|(_, text)| pads(text)), "{}", emitted.what);
                 }
             }
         }
@@ -198,9 +211,7 @@ fn with_retpolines_there_is_no_indirect_branch() {
 #[test]
 fn every_target_of_an_indirect_branch_has_a_landing_pad() {
     for (landing_pads, return_signing) in [(false, false), (true, false), (true, true), (false, true)] {
-        for (arch, emitted) in
-            everything(Hardening { landing_pads, return_signing, retpolines: false, blind_constants: false })
-        {
+        for (arch, emitted) in everything(Hardening { landing_pads, return_signing, ..Hardening::default() }) {
             let lines = text(&emitted);
             let pads: Vec<u32> =
                 lines.iter().filter(|(_, text)| is_landing_pad(arch, text)).map(|(offset, _)| *offset).collect();
@@ -213,6 +224,42 @@ fn every_target_of_an_indirect_branch_has_a_landing_pad() {
             if !return_signing {
                 assert_eq!(pads, if landing_pads { emitted.landings.clone() } else { Vec::new() }, "{}", emitted.what);
             }
+        }
+    }
+}
+
+/// Behind a return or an indirect jump speculation meets a barrier, and barriers stand nowhere else.
+#[test]
+fn a_barrier_follows_every_return_and_every_indirect_jump() {
+    for straight_line in [false, true] {
+        for retpolines in [false, true] {
+            let mut tables = 0;
+            let hardening = Hardening { straight_line, retpolines, ..Hardening::default() };
+            for (arch, emitted) in everything(hardening) {
+                let lines = text(&emitted);
+                let leaves = |text: &str| text == "ret" || text.starts_with("ret ") || is_indirect(arch, text);
+                let barrier: &[&str] = match arch {
+                    Arch::X64 => &["int3"],
+                    Arch::Arm64 => &["dsb sy", "isb"],
+                };
+                let followed = |at: usize| {
+                    let behind = lines.iter().skip(at + 1).map(|(_, text)| text.as_str());
+                    behind.take(barrier.len()).eq(barrier.iter().copied())
+                };
+                let left: Vec<usize> = (0..lines.len()).filter(|at| leaves(&lines[*at].1)).collect();
+                tables += usize::from(
+                    emitted.what.ends_with(" switch") && left.iter().any(|at| is_indirect(arch, &lines[*at].1)),
+                );
+                if straight_line {
+                    let missing: Vec<_> = left.iter().filter(|at| !followed(**at)).map(|at| &lines[*at]).collect();
+                    assert!(missing.is_empty(), "{}: {missing:?}", emitted.what);
+                } else {
+                    // `int3` is padding, too.
+                    let found = arch == Arch::Arm64 && lines.iter().any(|(_, text)| text == "dsb sy");
+                    assert!(!found, "{}", emitted.what);
+                }
+            }
+            assert_eq!(tables, if retpolines { 0 } else { 2 }, "jumps through tables");
         }
     }
 }
@@ -278,17 +325,35 @@ fn shown(arch: Arch, code: &[u8], constants: &[u32]) -> Vec<u32> {
     constants.iter().copied().filter(|c| stands(c)).collect()
 }
 
+/// The speed programs and the verifier's loops, as compilers made them.
+fn objects() -> Vec<Program> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut all = Vec::new();
+    for folder in ["../../benches/programs", "../verifier/tests/loops"] {
+        let files = std::fs::read_dir(here.join(folder)).unwrap().map(|file| file.unwrap().path());
+        for path in files.filter(|path| path.extension().is_some_and(|extension| extension == "o")) {
+            let object = Object::parse(&std::fs::read(&path).unwrap()).unwrap();
+            for program in object.programs() {
+                all.push(Program::new(object.code(program).unwrap().insns().to_vec()).unwrap());
+            }
+        }
+    }
+    assert!(all.len() > 200, "{} programs", all.len());
+    all
+}
+
 #[test]
 fn constants_of_a_program_do_not_stand_in_its_blinded_code() {
-    fn of<B: Backend + Default>(arch: Arch, opt_level: OptLevel, skip: PassSet) {
+    fn of<B: Backend + Default>(arch: Arch, opt_level: OptLevel, skip: PassSet, objects: &[Program]) {
+        let objects = objects.iter().cloned();
         let mut found = [0; 2];
         let mut compiler = Compiler::<B>::default();
         let text = "r0 = 0x3c909090\nr3 = 0x12345678abcdef01 ll\nr0 += 0x3c9090eb\nif r1 > 0x0f0e0d0c goto +1\n\
                     r0 ^= r3\nr0 *= 0x01020304\nexit";
         let written = Program::new(assemble(text).unwrap()).unwrap();
         let generated =
-            (0..400).map(|seed| generate::generate(&mut Choices::from_seed(seed), &Shape::default()).program);
-        for program in core::iter::once(written).chain(generated) {
+            (0..200).map(|seed| generate::generate(&mut Choices::from_seed(seed), &Shape::default()).program);
+        for program in core::iter::once(written).chain(generated).chain(objects) {
             for (blind_constants, found) in [false, true].into_iter().zip(&mut found) {
                 let hardening = Hardening { blind_constants, ..Hardening::default() };
                 let emit = EmitOptions { hardening, ..EmitOptions::default() };
@@ -309,6 +374,7 @@ fn constants_of_a_program_do_not_stand_in_its_blinded_code() {
         assert!(found[0] > 100, "{arch:?}: the search finds {} constants in plain code", found[0]);
         assert_eq!(found[1], 0, "{arch:?}, {opt_level:?}, {skip:?}: constants in blinded code");
     }
+    let objects = objects();
     // With several sets of skipped passes.
     let without_ssa = Pass::ALL.iter().position(|pass| *pass == Pass::Ssa).unwrap();
     for (opt_level, skip) in [
@@ -317,7 +383,10 @@ fn constants_of_a_program_do_not_stand_in_its_blinded_code() {
         (OptLevel::Speed, PassSet::from_bits(1 << without_ssa)),
         (OptLevel::Speed, PassSet::from_bits(u16::MAX)),
     ] {
-        of::<X64>(Arch::X64, opt_level, skip);
-        of::<Arm64>(Arch::Arm64, opt_level, skip);
+        // All objects as they are compiled by default, every fourth otherwise.
+        let plain = opt_level == OptLevel::Speed && skip == PassSet::default();
+        let objects: Vec<Program> = objects.iter().step_by(if plain { 1 } else { 4 }).cloned().collect();
+        of::<X64>(Arch::X64, opt_level, skip, &objects);
+        of::<Arm64>(Arch::Arm64, opt_level, skip, &objects);
     }
 }

@@ -33,8 +33,7 @@ impl Target for Native {
     fn options(&self) -> [EmitOptions; 4] {
         let all = if self.host().is_some() { CpuFeatures::host() } else { CpuFeatures::ALL };
         let plain = EmitOptions { features: CpuFeatures::BASELINE, ..EmitOptions::default() };
-        let hardening =
-            Hardening { retpolines: true, landing_pads: true, return_signing: false, blind_constants: false };
+        let hardening = Hardening { retpolines: true, landing_pads: true, straight_line: true, ..Hardening::default() };
         [
             plain,
             EmitOptions { features: all, ..plain },
