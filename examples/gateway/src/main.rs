@@ -87,12 +87,14 @@ async fn serve(args: &Args) -> anyhow::Result<()> {
 
 /// Compiles and puts the source now, and each time it was saved.
 fn watch(operator: SocketAddr, tenant: &str, source: &Path) -> anyhow::Result<()> {
+    let saved = || std::fs::metadata(source).and_then(|file| file.modified());
+    let mut last = saved().with_context(|| source.display().to_string())?;
     let mut seen = None;
     loop {
-        let saved = std::fs::metadata(source).and_then(|file| file.modified());
-        let saved = saved.with_context(|| source.display().to_string())?;
-        if seen != Some(saved) {
-            seen = Some(saved);
+        // Editors save by renaming: the file may be absent for a moment.
+        last = saved().unwrap_or(last);
+        if seen != Some(last) {
+            seen = Some(last);
             match compile(source).and_then(|object| put(operator, tenant, &object)) {
                 Ok(answer) => println!("{}", answer.trim_end()),
                 // The author mends the source and saves it again.

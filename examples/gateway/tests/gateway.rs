@@ -83,6 +83,25 @@ fn the_header_is_the_context() {
 }
 
 #[test]
+fn the_layer_guards_a_router_of_axum() {
+    two_threads().block_on(async {
+        let (_open, gate) = watch::channel(0);
+        let gateway = Arc::new(Gateway::new(Client::new(store(&gate).await)).unwrap());
+        gateway.reload(&gateway.admit("acme", Terms::default()).unwrap(), QUOTA).unwrap();
+        let greet = axum::routing::get(|| async { "hello from axum" });
+        let mut router = axum::Router::new().route("/greeting", greet).layer(GatewayLayer::new(&gateway));
+        let mut get = async |key| {
+            let request = hyper::Request::get("/greeting").header(TENANT, "acme").header("x-key", key);
+            let answer = router.call(request.body(axum::body::Body::empty()).unwrap()).await.unwrap();
+            let (status, body) = (answer.status(), answer.into_body().collect().await.unwrap().to_bytes());
+            (status.as_u16(), String::from_utf8(body.to_vec()).unwrap())
+        };
+        assert_eq!(get("a-1").await, (200, "hello from axum".into()));
+        assert_eq!(get("a-1").await, (429, "429 Too Many Requests, says the plug-in of `acme`\n".into()));
+    });
+}
+
+#[test]
 fn a_verdict_is_changed_refused_stopped_and_rolled_back_over_http() {
     two_threads().block_on(async {
         let (open, gate) = watch::channel(0);
