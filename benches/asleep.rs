@@ -8,7 +8,7 @@
 
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
 use bpf_benches::table::{Table, figure};
-use bpf_runtime::{AsyncCaller, Caller, Config, Engine, Linker, Program, Raw, RunLimits, assemble};
+use bpf_runtime::{AsyncCaller, Caller, Config, Engine, Linker, Program, Raw, RunLimits, isa::assemble};
 use std::future::{Future, poll_fn};
 use std::hint::black_box;
 use std::pin::{Pin, pin};

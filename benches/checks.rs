@@ -7,7 +7,11 @@
 
 use bpf_benches::measure::{self, Contender};
 use bpf_benches::table::{Table, figure};
-use bpf_runtime::{Config, Context, Engine, Linker, Program, Raw, Xdp, XdpBuff, assemble};
+use bpf_runtime::{
+    Config, Context, Engine, Linker, Program, Raw,
+    isa::assemble,
+    net::{Xdp, XdpBuff},
+};
 use std::fmt::Write;
 
 const ACCESSES: usize = 64;

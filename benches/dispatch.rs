@@ -19,8 +19,11 @@ use bpf_dispatcher::{Dispatcher, Options};
 use bpf_prog_pack::{Packs, Text};
 use bpf_quiesce::Domain;
 use bpf_runtime::{
-    Attachment, Config, DispatcherOptions, Engine, Hardening, Hook, HookPolicy, Linker, MapSet, Object, Program, Raw,
-    Xdp, XdpBuff, assemble,
+    Config, Engine, Hook, HookPolicy, Linker, MapSet, Object, Program, Raw,
+    code::Hardening,
+    hook::{Attachment, DispatcherOptions},
+    isa::assemble,
+    net::{Xdp, XdpBuff},
 };
 use pcap_file::pcap::PcapReader;
 use std::hint::black_box;

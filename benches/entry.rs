@@ -17,7 +17,7 @@
 
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
 use bpf_benches::table::{Table, figure};
-use bpf_runtime::{Config, Engine, Hook, HookPolicy, Linker, Program, Raw, assemble};
+use bpf_runtime::{Config, Engine, Hook, HookPolicy, Linker, Program, Raw, isa::assemble};
 use std::hint::black_box;
 
 const EMPTY: &str = "r0 = 0\nexit";

@@ -6,7 +6,7 @@
 
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
 use bpf_benches::table::{Table, figure};
-use bpf_runtime::{Config, Engine, Linker, Program, Raw, RunLimits, assemble};
+use bpf_runtime::{Config, Engine, Linker, Program, Raw, RunLimits, isa::assemble};
 use std::hint::black_box;
 use std::time::Duration;
 

@@ -14,8 +14,9 @@ use bpf_benches::{
     table::{Table, figure},
 };
 use bpf_runtime::{
-    Arch, Config, Engine, Insn, Instance, Linker, ListingOptions, MapSet, Object, Program, Raw, assemble,
-    compile_listing, decode,
+    Config, Engine, Instance, Linker, MapSet, Object, Program, Raw,
+    code::{Arch, ListingOptions, compile_listing},
+    isa::{Insn, assemble, decode},
 };
 use bpf_testkit::kernel::{self, ProgramType};
 use bpf_testkit::kernel_object::KernelObject;

@@ -12,7 +12,11 @@
 use bpf_benches::dissector;
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
 use bpf_benches::table::{Table, figure};
-use bpf_runtime::{Config, Engine, Linker, MapSet, Object, ProgArray, Program, Raw, SkBuff, Skb, assemble};
+use bpf_runtime::{
+    Config, Engine, Linker, MapSet, Object, ProgArray, Program, Raw,
+    isa::assemble,
+    net::{SkBuff, Skb},
+};
 use bpf_testkit::kernel::{self, MapType, ProgramType};
 use bpf_testkit::kernel_object::KernelObject;
 use std::hint::black_box;

@@ -7,7 +7,7 @@
 
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
 use bpf_benches::table::{Table, figure};
-use bpf_runtime::{Config, Engine, Linker, OptLevel, Program, Raw, assemble};
+use bpf_runtime::{Config, Engine, Linker, OptLevel, Program, Raw, isa::assemble};
 use std::hint::black_box;
 use std::time::Instant;
 

@@ -9,7 +9,8 @@
 //! features and systems at once. An invocation of a macro that writes `pub` items is listed as it stands.
 //!
 //! A second rule holds the promise that one dependency is enough: a type of another crate of the family that a public
-//! signature of [`ENTRY`] names is re-exported there, so that a user can name it, too.
+//! signature of [`ENTRY`] names is re-exported there, so that a user can name it, too. A third rule: its root file
+//! re-exports a name once, in the root or in one of its modules.
 
 use crate::{publish, shell};
 use anyhow::Context;
@@ -55,9 +56,12 @@ pub(crate) fn check() -> anyhow::Result<Vec<String>> {
             broken.push(format!("{name}: its public interface has changed (`{changed}`): run `cargo xtask api`"));
         }
     }
-    broken.extend(unnamed(&parse(&shell::root().join(ENTRY.1))?).into_iter().map(|(of, name)| {
+    let files = parse(&shell::root().join(ENTRY.1))?;
+    broken.extend(unnamed(&files).into_iter().map(|(of, name)| {
         format!("{}: a public signature names `{of}::{name}`, which it does not re-export", ENTRY.0)
     }));
+    let root = files.iter().filter(|(module, _)| module.is_empty()).flat_map(|(_, items)| doubled(items));
+    broken.extend(root.map(|path| format!("{}: `{path}` has two public paths; one is enough", ENTRY.0)));
     Ok(broken)
 }
 
@@ -73,10 +77,8 @@ fn unnamed(files: &[(String, Vec<Item>)]) -> BTreeSet<(String, String)> {
     let (mut named, mut reached) = (BTreeSet::new(), BTreeSet::new());
     for (_, items) in files.iter().filter(|(module, _)| !is_hidden_module(module)) {
         let mut imports = BTreeMap::new();
-        for (public, path, alias) in items.iter().flat_map(imported) {
-            if public {
-                reached.insert(path.clone());
-            }
+        reached.extend(reexports(items));
+        for (_, path, alias) in items.iter().flat_map(imported) {
             imports.insert(alias, path);
         }
         let mut signatures = Signatures { paths: Vec::new() };
@@ -93,6 +95,23 @@ fn unnamed(files: &[(String, Vec<Item>)]) -> BTreeSet<(String, String)> {
     // A crate or a module that is re-exported as a whole makes everything in it reachable.
     named.retain(|path| (1..=path.len()).all(|end| !reached.contains(&path[..end])));
     named.into_iter().map(|path| (path[0].clone(), path[path.len() - 1].clone())).collect()
+}
+
+/// The paths that items re-export, in their public modules too, which are written in the same file.
+fn reexports(items: &[Item]) -> Vec<Vec<String>> {
+    let inner = items.iter().filter_map(|item| match item {
+        Item::Mod(item) if is_pub(&item.vis) => item.content.as_ref(),
+        _ => None,
+    });
+    let own = items.iter().flat_map(imported).filter(|(public, ..)| *public).map(|(_, path, _)| path);
+    own.chain(inner.flat_map(|(_, items)| reexports(items))).collect()
+}
+
+/// Names that the root file of [`ENTRY`] re-exports by more than one path.
+fn doubled(root: &[Item]) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let plain = |path: Vec<String>| path.into_iter().skip_while(|word| word == "crate").collect::<Vec<_>>().join("::");
+    reexports(root).into_iter().map(plain).filter(|path| !seen.insert(path.clone())).collect()
 }
 
 /// The imports of an item: whether they are public, the path, and the name in this file.

@@ -21,7 +21,9 @@ use bpf_benches::{
     table::Table,
 };
 use bpf_runtime::{
-    Arch, Callee, Config, Engine, Hardening, Insn, Linker, ListingOptions, Raw, compile_listing, decode,
+    Config, Engine, Linker, Raw,
+    code::{Arch, Hardening, ListingOptions, compile_listing},
+    isa::{Callee, Insn, decode},
 };
 use bpf_testkit::{
     cases::{self, Case, Expected},

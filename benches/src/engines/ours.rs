@@ -5,7 +5,7 @@
 //! users.
 
 use crate::engine::{Engine, Loaded};
-use bpf_runtime::{Config, Hardening, Linker, Mode, OptLevel, Program, Raw};
+use bpf_runtime::{Config, Linker, Mode, OptLevel, Program, Raw, code::Hardening};
 
 /// One configuration of our engine.
 #[derive(Debug)]

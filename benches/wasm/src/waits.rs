@@ -6,7 +6,7 @@
 //! of wasmtime has one run at a time, so its runs that wait at once need an instance each, which is measured apart.
 
 use crate::{Contender, memory, time};
-use bpf_runtime::{AsyncCaller, Config, Engine, Linker, Program, Raw, assemble};
+use bpf_runtime::{AsyncCaller, Config, Engine, Linker, Program, Raw, isa::assemble};
 use std::future::{Future, poll_fn};
 use std::hint::black_box;
 use std::pin::{Pin, pin};

@@ -111,7 +111,7 @@ fn execute(engine: &Engine, linker: &Linker<load::NoHost>, case: &Case) -> Resul
         }
         (None, size) => vec![0; size.unwrap_or(0)],
     };
-    let insns = bpf_runtime::decode(&program).map_err(|e| Failure::Refused(e.into()))?;
+    let insns = bpf_runtime::isa::decode(&program).map_err(|e| Failure::Refused(e.into()))?;
     let program = load::insns(engine, linker, insns).map_err(Failure::Refused)?;
     program.run(&mut (), &mut memory).map_err(|e| Failure::Run(e.into()))
 }

@@ -7,7 +7,11 @@
 
 use crate::load::NoHost;
 use anyhow::{Result, ensure};
-use bpf_runtime::{Engine, Linker, LoadError, MapSet, Object, ObjectProgram, ProgramType, Raw, Skb, Xdp};
+use bpf_runtime::{
+    Engine, Linker, LoadError, MapSet, Object, Raw,
+    net::{Skb, Xdp},
+    object::{Program as ObjectProgram, ProgramType},
+};
 use clap::ValueEnum;
 use std::path::Path;
 

@@ -5,7 +5,7 @@
 
 use crate::out::{self, Look};
 use anyhow::{Context, Result};
-use bpf_runtime::Coverage;
+use bpf_runtime::metrics::Coverage;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -4,8 +4,10 @@ use crate::load::{self, OptArg};
 use crate::out::{self, Look, line, text};
 use anyhow::{Context, Result};
 use bpf_runtime::{
-    Arch, BpfProgram, Change, Extern, InsnIdx, ListingOptions, ObjectCode, ReferenceKind, Symbol, compile_listing,
-    helper_name, optimiser_report, text::Shown,
+    code::{Arch, Change, Extern, ListingOptions, Symbol, compile_listing, optimiser_report},
+    host::helper_name,
+    isa::{InsnIdx, Program as BpfProgram},
+    object::{Code as ObjectCode, ReferenceKind, text::Shown},
 };
 use clap::ValueEnum;
 use serde::Serialize;

@@ -7,7 +7,7 @@
 use crate::input;
 use crate::load::NoHost;
 use anyhow::{Context, Result, bail};
-use bpf_runtime::{Instance, Map};
+use bpf_runtime::{Instance, maps::Map};
 use serde::Deserialize;
 use std::path::PathBuf;
 

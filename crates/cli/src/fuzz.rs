@@ -18,7 +18,11 @@ use crate::test_case::{
     shown_verdict,
 };
 use anyhow::{Context, Result};
-use bpf_runtime::{FieldKind, HostContext, HostContextBuff, IntType, MapSet, Module, ResultKind, RunError};
+use bpf_runtime::{
+    MapSet, Module, RunError,
+    describe::{FieldKind, HostContext, HostContextBuff, ResultKind},
+    host::IntType,
+};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

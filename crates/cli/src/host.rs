@@ -4,8 +4,9 @@ use crate::input;
 use crate::load::NoHost;
 use anyhow::{Context, Result, bail};
 use bpf_runtime::{
-    Caller, Engine, FunctionInterface, HOST_INTERFACE_VERSION, HelperError, HostContext, HostInterface, HostValue,
-    Linker,
+    Caller, Engine, HelperError, Linker,
+    describe::{FunctionInterface, HOST_INTERFACE_VERSION, HostContext, HostInterface},
+    host::HostValue,
 };
 use serde::Deserialize;
 use std::path::Path;

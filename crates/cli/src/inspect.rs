@@ -3,7 +3,13 @@
 use crate::load;
 use crate::out::{self, Look, line};
 use anyhow::Result;
-use bpf_runtime::{Callee, Insn, LeftOut, Object, ObjectMap, ObjectProgram, ProofSection, ReferenceKind, helper_name};
+use bpf_runtime::{
+    Object,
+    host::helper_name,
+    isa::{Callee, Insn},
+    object::{LeftOut, MapDecl as ObjectMap, Program as ObjectProgram, ReferenceKind},
+    verify::ProofSection,
+};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -4,8 +4,8 @@ use crate::input::read_file;
 use crate::out::{self, Look};
 use anyhow::{Context, Result, bail};
 use bpf_runtime::{
-    Config, DebugOptions, Engine, HostInterface, Insn, Instance, Linker, Loader, MapSet, Mode, Object, OptLevel,
-    Program, Raw,
+    Config, Engine, Instance, Linker, Loader, MapSet, Mode, Object, OptLevel, Program, Raw, code::DebugOptions,
+    describe::HostInterface, isa::Insn,
 };
 use clap::ValueEnum;
 use std::num::ParseIntError;
@@ -129,7 +129,7 @@ pub(crate) fn engine_for(args: &EngineArgs, debug: Option<&DebugArgs>) -> Result
 pub(crate) fn verifying_engine(
     args: &EngineArgs,
     host: Option<&HostInterface>,
-    limit: impl FnOnce(&mut bpf_runtime::Limits) -> Result<()>,
+    limit: impl FnOnce(&mut bpf_runtime::verify::Limits) -> Result<()>,
 ) -> Result<Engine> {
     let mut config = config(args, None);
     if let Some(host) = host {

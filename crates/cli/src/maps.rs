@@ -4,7 +4,11 @@ use crate::out::{self, Look, line};
 use crate::values::{self, Formatted, Value};
 use anyhow::{Context, Result};
 use bpf_runtime::maps::{Arena, open_perf_entry};
-use bpf_runtime::{Engine, Map, MapType, Object, ObjectMap, RingBuf};
+use bpf_runtime::{
+    Engine, Object,
+    maps::{Map, MapType, RingBuf},
+    object::MapDecl as ObjectMap,
+};
 use serde::Serialize;
 
 /// The largest number of entries or records shown of one map.

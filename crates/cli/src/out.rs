@@ -14,7 +14,7 @@
 //! Invariant: no other file of this crate prints (clippy's `print_stdout` and `print_stderr` are on).
 
 use anstyle::{AnsiColor, Style};
-use bpf_runtime::text::{Shown, ShownLines, is_control};
+use bpf_runtime::object::text::{Shown, ShownLines, is_control};
 use serde::Serialize;
 use std::fmt;
 use std::io::{self, Write};

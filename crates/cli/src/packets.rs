@@ -7,7 +7,7 @@
 
 use crate::input::{Inputs, Packet};
 use anyhow::{Context, Result, bail};
-use bpf_runtime::{XdpBuff, XdpFrag};
+use bpf_runtime::net::{XdpBuff, XdpFrag};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;

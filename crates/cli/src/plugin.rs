@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let first = object.programs().first().context("the object has no program")?.name();
         load::instance::<Raw>(&engine, &linker, &object, &[first], Trust::Unverified)?.program(first)?
     } else {
-        load::insns(&engine, &linker, bpf_runtime::decode(&parse_text(&input)?)?)?
+        load::insns(&engine, &linker, bpf_runtime::isa::decode(&parse_text(&input)?)?)?
     };
     let r0 = program.run(&mut (), &mut memory)?;
     line!("{r0:x}")?;

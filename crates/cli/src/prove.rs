@@ -6,8 +6,10 @@ use crate::load::{self, EngineArgs};
 use crate::out::{self, Look, text};
 use anyhow::{Context as _, Result, bail};
 use bpf_runtime::{
-    Context, HostContext, Linker, LoadError, MapSet, Object, PROVING_FUEL, ProofReport, ProofSection, Raw, SkLookup,
-    Skb, Sock, SockAddr, SockOps, Xdp, XdpFrags,
+    Context, Linker, LoadError, MapSet, Object, Raw,
+    describe::HostContext,
+    net::{SkLookup, Skb, Sock, SockAddr, SockOps, Xdp, XdpFrags},
+    verify::{PROVING_FUEL, ProofReport, ProofSection},
 };
 use serde::Serialize;
 use std::path::PathBuf;

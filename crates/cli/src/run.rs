@@ -7,8 +7,11 @@ use crate::packets::{self, Slot};
 use crate::run_host::{self, HostArgs};
 use crate::{fill, input, load, maps};
 use anyhow::{Context, Result, anyhow, ensure};
-use bpf_runtime::{Engine, Linker, Object, Program, Raw, RunError, SkBuff, SkLookup, SkLookupBuff, Skb, Xdp, XdpBuff};
-use bpf_runtime::{Sock, SockAddr, SockAddrBuff, SockBuff, SockOps, SockOpsBuff, XdpFrags, XdpFragsBuff};
+use bpf_runtime::net::{Sock, SockAddr, SockAddrBuff, SockBuff, SockOps, SockOpsBuff, XdpFrags, XdpFragsBuff};
+use bpf_runtime::{
+    Engine, Linker, Object, Program, Raw, RunError,
+    net::{SkBuff, SkLookup, SkLookupBuff, Skb, Xdp, XdpBuff},
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -5,7 +5,10 @@ use crate::out::line;
 use crate::test_case::{self, Case, Mocks, Test, lock};
 use crate::{fill, host, maps};
 use anyhow::{Context, Result, ensure};
-use bpf_runtime::{HostContext, HostContextBuff, MapSet};
+use bpf_runtime::{
+    MapSet,
+    describe::{HostContext, HostContextBuff},
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

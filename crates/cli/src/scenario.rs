@@ -16,8 +16,12 @@ use crate::input::read_text;
 use crate::load::{self, EngineArgs, NoHost};
 use crate::out::{self, text};
 use anyhow::{Context, Result, anyhow, bail};
-use bpf_runtime::text::Shown;
-use bpf_runtime::{Engine, Instance, Linker, Map, MapSet, SkBuff, Skb};
+use bpf_runtime::object::text::Shown;
+use bpf_runtime::{
+    Engine, Instance, Linker, MapSet,
+    maps::Map,
+    net::{SkBuff, Skb},
+};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 

@@ -13,7 +13,7 @@ use crate::out::{self, Look, line};
 use crate::test_case::{Case, Settings, Test};
 use crate::{fuzz, host, input};
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use bpf_runtime::HostInterface;
+use bpf_runtime::describe::HostInterface;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -8,8 +8,9 @@ use crate::load::NoHost;
 use crate::{fill, host, input, maps};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bpf_runtime::{
-    Caller, Engine, FieldKind, FunctionInterface, HelperError, HostContext, HostContextBuff, HostInterface, HostValue,
-    Instance, IntType, Linker, MapSet, Object, Program, ResultKind, RunError,
+    Caller, Engine, HelperError, Instance, Linker, MapSet, Object, Program, RunError,
+    describe::{FieldKind, FunctionInterface, HostContext, HostContextBuff, HostInterface, ResultKind},
+    host::{HostValue, IntType},
 };
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -317,14 +318,17 @@ impl Test<'_> {
             args.len()
         );
         let args = args.iter().zip(params).map(|(value, param)| match (value, param) {
-            (Value::Integer(value), bpf_runtime::ParamKind::Int(int)) => Ok(Argument::Int(number(*value, *int)?)),
-            (Value::Boolean(false), bpf_runtime::ParamKind::Bytes { .. } | bpf_runtime::ParamKind::Struct { .. }) => {
-                Ok(Argument::Null)
+            (Value::Integer(value), bpf_runtime::describe::ParamKind::Int(int)) => {
+                Ok(Argument::Int(number(*value, *int)?))
             }
-            (_, bpf_runtime::ParamKind::Bytes { .. } | bpf_runtime::ParamKind::Struct { .. }) => {
+            (
+                Value::Boolean(false),
+                bpf_runtime::describe::ParamKind::Bytes { .. } | bpf_runtime::describe::ParamKind::Struct { .. },
+            ) => Ok(Argument::Null),
+            (_, bpf_runtime::describe::ParamKind::Bytes { .. } | bpf_runtime::describe::ParamKind::Struct { .. }) => {
                 Ok(Argument::Bytes(plain_bytes(value)?))
             }
-            (_, bpf_runtime::ParamKind::Int(_)) => Err(anyhow!("{value} is no number")),
+            (_, bpf_runtime::describe::ParamKind::Int(_)) => Err(anyhow!("{value} is no number")),
         });
         let args = args.collect::<Result<Vec<_>>>().with_context(|| format!("an argument of `{name}`"))?;
         Ok((name.clone(), args))

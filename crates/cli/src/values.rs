@@ -5,8 +5,8 @@
 //! together with the bytes, and every place is looked up in them. A walk is limited in depth and in the number of
 //! fields. The caller shows a value that does not fit as bytes.
 
-use bpf_runtime::btf::{Btf, MAX_DEPTH, Member, Type, TypeId};
-use bpf_runtime::{ObjectMap, maps::Map};
+use bpf_runtime::object::btf::{Btf, MAX_DEPTH, Member, Type, TypeId};
+use bpf_runtime::{maps::Map, object::MapDecl as ObjectMap};
 use serde::{Serialize, Serializer};
 use std::fmt;
 

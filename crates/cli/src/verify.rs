@@ -6,8 +6,10 @@ use crate::load::{self, EngineArgs};
 use crate::out::{self, Look, line, text};
 use anyhow::{Context as _, Result, bail};
 use bpf_runtime::{
-    Context, Engine, HostContext, HostInterface, Linker, LoadError, Loader, MapSet, Object, Proofs, Raw, SkLookup, Skb,
-    Sock, SockAddr, SockOps, VerifyReport, Xdp, XdpFrags,
+    Context, Engine, Linker, LoadError, Loader, MapSet, Object, Raw,
+    describe::{HostContext, HostInterface},
+    net::{SkLookup, Skb, Sock, SockAddr, SockOps, Xdp, XdpFrags},
+    verify::{Proofs, VerifyReport},
 };
 use serde::Serialize;
 use std::cell::Cell;

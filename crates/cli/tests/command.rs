@@ -400,7 +400,7 @@ fn replace(bytes: &mut [u8], name: &str, with: &str) {
 /// Checks that no character would control a terminal, and that no line begins with forged text.
 fn is_harmless(what: &str, output: &[u8]) {
     let text = String::from_utf8(output.to_vec()).unwrap();
-    let acts = |c: char| bpf_runtime::text::is_control(c) && !matches!(c, '\n' | '\t');
+    let acts = |c: char| bpf_runtime::object::text::is_control(c) && !matches!(c, '\n' | '\t');
     assert!(!text.contains(acts), "{what}: {text:?}");
     assert!(!text.lines().any(|line| line.starts_with("FORGED")), "{what}: {text:?}");
 }

@@ -123,7 +123,7 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
                 object: &::bpf_runtime::Object,
                 table: &str,
                 maps: ::bpf_runtime::MapSet,
-            ) -> ::core::result::Result<Self, ::bpf_runtime::InterfaceError> {
+            ) -> ::core::result::Result<Self, ::bpf_runtime::host::InterfaceError> {
                 ::bpf_runtime::interfaces::Table::load(loader, object, table, maps, Self::METHODS).map(#ops)
             }
 
@@ -134,7 +134,7 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
                 loader: ::bpf_runtime::Loader<'_, #context, H>,
                 object: &::bpf_runtime::Object,
                 table: &str,
-            ) -> ::core::result::Result<#module<H>, ::bpf_runtime::InterfaceError> {
+            ) -> ::core::result::Result<#module<H>, ::bpf_runtime::host::InterfaceError> {
                 ::bpf_runtime::interfaces::TableModule::compile(loader, object, table, Self::METHODS).map(#module)
             }
 
@@ -145,7 +145,7 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
             }
 
             /// Replaces the programs by those of `new`, in one step, also while other threads call them.
-            #vis fn replace(&self, new: &Self) -> ::core::result::Result<(), ::bpf_runtime::InterfaceError> {
+            #vis fn replace(&self, new: &Self) -> ::core::result::Result<(), ::bpf_runtime::host::InterfaceError> {
                 self.0.replace(&new.0)
             }
 
@@ -182,9 +182,9 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
             #vis fn make<'m>(
                 &'m self,
                 options: impl ::core::ops::FnOnce(
-                    ::bpf_runtime::Instantiate<'m, #context, H>,
-                ) -> ::bpf_runtime::Instantiate<'m, #context, H>,
-            ) -> ::core::result::Result<#ops<H>, ::bpf_runtime::InterfaceError> {
+                    ::bpf_runtime::instances::Instantiate<'m, #context, H>,
+                ) -> ::bpf_runtime::instances::Instantiate<'m, #context, H>,
+            ) -> ::core::result::Result<#ops<H>, ::bpf_runtime::host::InterfaceError> {
                 self.0.make(options).map(#ops)
             }
 

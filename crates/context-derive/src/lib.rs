@@ -2,7 +2,7 @@
 //!
 //! Problem: verifier, interpreter and JIT need the offset, size and kind of each field, and a mistake in such a table
 //! lets programs read data that they must not see. Approach: the compiler computes the table. The macro only names
-//! the fields; offsets come from `offset_of!`, kinds from `bpf_runtime::ContextField`, and assertions on sizes
+//! the fields; offsets come from `offset_of!`, kinds from `bpf_runtime::host::ContextField`, and assertions on sizes
 //! exclude padding. An attribute macro after the derive sees the struct later and may change it, so the generated
 //! code checks that the struct is unchanged. Errors in the syntax are reported here at their place; types and
 //! assertions in the generated code report the rest.
@@ -91,7 +91,7 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
                 name: #text,
                 offset: ::core::mem::offset_of!(#fixed, #field_name),
                 size: ::core::mem::size_of::<#ty>(),
-                shape: <#ty as ::bpf_runtime::ContextField>::SHAPE,
+                shape: <#ty as ::bpf_runtime::host::ContextField>::SHAPE,
                 writable: #writable,
             }
         });
@@ -129,29 +129,29 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
             unsafe impl ::bpf_runtime::Context for #fixed {
                 type Data<'r, 'p> = &'r mut #borrowed where 'p: 'r;
 
-                fn layout() -> &'static ::bpf_runtime::ContextLayout {
-                    static LAYOUT: ::std::sync::LazyLock<::bpf_runtime::ContextLayout> =
+                fn layout() -> &'static ::bpf_runtime::host::ContextLayout {
+                    static LAYOUT: ::std::sync::LazyLock<::bpf_runtime::host::ContextLayout> =
                         ::std::sync::LazyLock::new(|| ::bpf_runtime::derive::layout(#name, MEMBERS));
                     &LAYOUT
                 }
 
-                fn types() -> ::std::vec::Vec<::bpf_runtime::CoreType> {
+                fn types() -> ::std::vec::Vec<::bpf_runtime::object::CoreType> {
                     ::bpf_runtime::derive::core_types(#name, ::core::mem::size_of::<#fixed>(), MEMBERS)
                 }
 
-                fn own_struct() -> ::core::option::Option<::bpf_runtime::CoreType> {
+                fn own_struct() -> ::core::option::Option<::bpf_runtime::object::CoreType> {
                     ::bpf_runtime::derive::core_types(#name, ::core::mem::size_of::<#fixed>(), MEMBERS).pop()
                 }
 
                 #[inline]
-                fn parts(data: &mut &mut #elided) -> ::bpf_runtime::Parts {
-                    ::bpf_runtime::Parts::of_context(*data)
+                fn parts(data: &mut &mut #elided) -> ::bpf_runtime::host::Parts {
+                    ::bpf_runtime::host::Parts::of_context(*data)
                 }
             }
 
             // SAFETY: the members are the struct's fields, each of a type that implements `ContextField`, and there
             // is no padding.
-            unsafe impl ::bpf_runtime::ContextField for #fixed {
+            unsafe impl ::bpf_runtime::host::ContextField for #fixed {
                 const SHAPE: ::bpf_runtime::derive::Shape =
                     ::bpf_runtime::derive::Shape::Struct { name: #name, members: MEMBERS };
             }

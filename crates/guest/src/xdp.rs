@@ -1,4 +1,4 @@
-//! Packets of network drivers and of `bpf_runtime::Xdp`.
+//! Packets of network drivers and of `bpf_runtime::net::Xdp`.
 
 use crate::context::{Context, ContextBytes, ContextBytesMut, ProgramResult};
 

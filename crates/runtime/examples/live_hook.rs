@@ -1,6 +1,6 @@
 //! A hook that is changed while another thread runs it: `cargo run -p bpf-runtime --example live_hook`.
 
-use bpf_runtime::{Config, Engine, Hook, HookPolicy, Linker, Raw, assemble};
+use bpf_runtime::{Config, Engine, Hook, HookPolicy, Linker, Raw, isa::assemble};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {

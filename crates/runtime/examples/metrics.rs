@@ -2,7 +2,7 @@
 //!
 //! Without an address it answers one request, its own, and prints the answer.
 
-use bpf_runtime::{Config, Engine, Linker, Raw, Snapshot, assemble};
+use bpf_runtime::{Config, Engine, Linker, Raw, isa::assemble, metrics::Snapshot};
 use std::error::Error;
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -32,12 +32,12 @@ fn prometheus(snapshot: &Snapshot) -> String {
             (format!("account=\"{account}\",instance=\"{instance}\",program=\"{program}\""), p)
         })
         .collect();
-    let map = |m: &bpf_runtime::MapMetrics| {
+    let map = |m: &bpf_runtime::metrics::MapMetrics| {
         let instance = label(m.instance.as_deref().unwrap_or(""));
         format!("{{instance=\"{instance}\",map=\"{}\",id=\"{}\"}}", label(&m.map), m.id)
     };
     let maps: Vec<_> = snapshot.maps.iter().map(|m| (map(m), m)).collect();
-    let each = |value: fn(&bpf_runtime::ProgramMetrics) -> String| {
+    let each = |value: fn(&bpf_runtime::metrics::ProgramMetrics) -> String| {
         programs.iter().map(move |(labels, program)| (format!("{{{labels}}}"), value(program)))
     };
     family("runs_total", "counter", &mut each(|p| p.runs.to_string()));

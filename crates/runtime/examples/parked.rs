@@ -3,7 +3,7 @@
 //! Prints, after each stage of two rounds, the resident memory of the process, its page tables and its address space.
 //! `trimmed` follows a `malloc_trim`: memory that is resident before it and not after it is the allocator's.
 
-use bpf_runtime::{AsyncCaller, Config, Engine, Linker, Raw, assemble};
+use bpf_runtime::{AsyncCaller, Config, Engine, Linker, Raw, isa::assemble};
 use std::error::Error;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

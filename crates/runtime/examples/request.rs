@@ -5,8 +5,10 @@
 //! run. Everything it does is verified: there is no `unsafe` here. `cargo run -p bpf-runtime --example request`
 
 use bpf_runtime::{
-    BpfContext, Caller, Config, ContextBytes, ContextBytesMut, Engine, HelperError, Linker, Map, MapDef, MapType,
-    Pinned, PinnedMap, Program, SharedBytes, assemble,
+    BpfContext, Caller, Config, ContextBytes, ContextBytesMut, Engine, HelperError, Linker, Program, SharedBytes,
+    host::{Pinned, PinnedMap},
+    isa::assemble,
+    maps::{Map, MapDef, MapType},
 };
 
 /// The context of plug-ins: a request. `Request::c_struct()` is the header for their authors.

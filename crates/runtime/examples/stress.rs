@@ -8,8 +8,10 @@
 //! `cargo run -p bpf-runtime --example stress -- [seconds]`
 
 use bpf_runtime::{
-    Arch, Caller, Config, Dispatcher, Engine, HelperError, Hook, HookPolicy, Linker, Map, MapDef, MapType, Mode,
-    ProgArray, Program, Raw, RingBuf, assemble,
+    Caller, Config, Dispatcher, Engine, HelperError, Hook, HookPolicy, Linker, Mode, ProgArray, Program, Raw,
+    code::Arch,
+    isa::assemble,
+    maps::{Map, MapDef, MapType, RingBuf},
 };
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

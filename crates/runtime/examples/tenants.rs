@@ -9,8 +9,10 @@
 //! `cargo run -p bpf-runtime --example tenants -- [seconds]`
 
 use bpf_runtime::{
-    Arch, Config, Engine, Hook, HookPolicy, Instance, Linker, Mode, Module, Object, OptLevel, PoolError, ProgArray,
-    Raw, ResetError, Tenant, TenantError, Tenants,
+    Config, Engine, Hook, HookPolicy, Instance, Linker, Mode, Module, Object, OptLevel, ProgArray, Raw, Tenants,
+    code::Arch,
+    error::{PoolError, ResetError},
+    instances::{Tenant, TenantError},
 };
 use std::error::Error;
 use std::sync::Arc;

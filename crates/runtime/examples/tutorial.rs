@@ -6,7 +6,7 @@
 use bpf_runtime::maps::typed::TypedHash;
 use bpf_runtime::{
     BpfContext, Caller, Config, ContextBytes, Engine, HelperError, Hook, HookPolicy, Instance, Linker, LoadError,
-    MapSet, Object, ProgArray, Program, RingBuf, RunError, SharedBytes, assemble,
+    MapSet, Object, ProgArray, Program, RunError, SharedBytes, isa::assemble, maps::RingBuf,
 };
 use std::error::Error;
 use std::process::ExitCode;

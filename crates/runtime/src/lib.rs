@@ -1,6 +1,7 @@
 //! BPF programs in user space: load, run, replace.
 //!
-//! One dependency is enough: this crate re-exports what a user of the family needs.
+//! One dependency is enough: this crate re-exports what a user of the family needs. The root has the names that nearly
+//! every service uses; each module has the rest of one subject. Every name has one path.
 //!
 //! ```text
 //! Engine            configuration, execution slots, executable memory
@@ -14,7 +15,7 @@
 //! ```
 //!
 //! ```
-//! use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
+//! use bpf_runtime::{Config, Engine, Linker, Raw, isa::assemble};
 //!
 //! let engine = Engine::new(Config::default())?;
 //! let linker: Linker = Linker::new(&engine);
@@ -37,7 +38,7 @@ mod attach;
 mod call;
 mod context;
 mod engine;
-mod error;
+pub mod error;
 mod exec;
 mod handle;
 mod load;
@@ -48,97 +49,161 @@ pub mod oracle;
 mod program;
 
 pub use abi::limits::{Deadline, Interrupter, RunLimits};
-pub use abi::run::{PrintSink, Printed};
-pub use attach::dispatcher::{Dispatcher, DispatcherError, DispatcherOptions, DispatcherStats};
-pub use attach::hook::{Attachment, Hook, HookError};
-pub use attach::hook_async::HookRunAsync;
-pub use attach::plan::{Applied, Plan, PlanError};
-pub use attach::published::{ListError, ProgramStats};
+pub use attach::dispatcher::Dispatcher;
+pub use attach::hook::Hook;
+pub use attach::plan::Plan;
 pub use attach::runner::Runner;
 #[cfg(feature = "derive")]
 pub use bpf_context_derive::{BpfContext, interface};
-pub use call::described::HostValue;
-pub use call::types::IntTypes;
-pub use call::{
-    AsyncArg, AsyncCaller, Caller, HostArg, HostRet, IntoAsyncFn, IntoHostFn, OwnedBytes, Pinned, PinnedMap,
-    PinnedValue, SharedBytes, SharedBytesMut,
-};
+pub use bpf_dispatcher::HookPolicy;
+pub use bpf_jit_code::OptLevel;
+pub use bpf_object::Object;
+pub use call::{AsyncCaller, Caller, OwnedBytes, SharedBytes, SharedBytesMut};
 #[doc(hidden)]
 pub use context::derive;
-pub use context::derive::{BpfContext, ContextBytes, ContextBytesMut, ContextField};
-pub use context::frags::{XdpFrag, XdpFrags, XdpFragsBuff};
-pub use context::int::IntType;
-pub use context::network;
-pub use context::packet::{Redirect, RxMetadata, Xdp, XdpBuff};
-pub use context::sk_lookup::{SkLookup, SkLookupBuff, SkLookupFields};
-pub use context::skb::{FlowKeys, SkBuff, SkFields, Skb};
-pub use context::sock_addr::{Sock, SockAddr, SockAddrBuff, SockAddrFields, SockBuff};
-pub use context::sock_ops::{SockOps, SockOpsBuff, SockOpsFields};
-pub use context::{Context, ContextLayout, Parts, Raw};
+pub use context::derive::{BpfContext, ContextBytes, ContextBytesMut};
+pub use context::{Context, Raw};
 pub use engine::Engine;
 pub use engine::config::{Config, Mode};
-pub use engine::metrics::{MapMetrics, ProgramMetrics, Snapshot, Stops};
-pub use engine::tiers::TierStats;
-pub use engine::usage::{Account, AccountUsage, Usage};
-pub use error::{
-    CalledAt, DeadlineError, DeserializeError, EngineError, HelperError, LayoutMismatch, LinkError, LoadError,
-    LookupError, NotFound, Origin, PoolError, ProgArrayError, PrototypeMismatch, ResetError, RunError, RunErrorKind,
-    SerializeError, SourceLine,
-};
-pub use exec::timers::TimerRuns;
-pub use handle::coverage::{Coverage, FunctionCoverage, LineCoverage};
+pub use engine::usage::Account;
+pub use error::call::HelperError;
+pub use error::engine::EngineError;
+pub use error::load::LoadError;
+pub use error::run::RunError;
 pub use handle::instance::Instance;
 pub use handle::prog_array::ProgArray;
-pub use handle::program::{Program, ProgramName, TestRun};
-pub use handle::run_async::RunAsync;
-pub use load::hints::VerifyHint;
-pub use load::host::{
-    FieldInterface, FieldKind, FunctionInterface, HOST_INTERFACE_VERSION, HostContext, HostContextBuff, HostField,
-    HostInterface, HostLimits, ParamKind, ResultKind, StructInterface,
-};
-pub use load::host_error::HostInterfaceError;
-pub use load::host_maps::{HostFeatures, MapInterface};
-pub use load::instance_pool::{InstancePool, Pooled};
+pub use handle::program::Program;
+pub use load::instance_pool::InstancePool;
 #[doc(hidden)]
 pub use load::interface as interfaces;
-pub use load::interface::InterfaceError;
-pub use load::linker::{Linker, helper_name};
-#[cfg(feature = "cross")]
-pub use load::listing::{ListingOptions, compile_listing, optimiser_report};
-pub use load::loader::{Loader, PROVING_FUEL, ProofReport, VerifyReport};
+pub use load::linker::Linker;
+pub use load::loader::Loader;
 pub use load::map_set::MapSet;
-pub use load::module::{Instantiate, Module};
-pub use load::tenants::{Tenant, TenantError, Tenants};
-pub use load::verify::Proofs;
+pub use load::module::Module;
+pub use load::tenants::Tenants;
 
-#[cfg(native)]
-pub use bpf_debug::{Error as DebugError, Location, Options as DebugOptions};
-pub use bpf_dispatcher::{HookPolicy, Verdicts};
-pub use bpf_isa::{
-    Callee, DecodeError, Insn, InsnIdx, Program as BpfProgram, ValidateError, ValidateErrorKind, assemble, decode,
-    disassemble,
-};
-#[cfg(feature = "jit")]
-pub use bpf_jit::{Change, CompileError, CompileOptions, Extern, Pass};
-pub use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, Needs, OptLevel, Symbol};
-/// Everything about maps: typed handles, consumers of rings, dumps.
-pub use bpf_maps as maps;
-pub use bpf_maps::{Map, MapDef, MapError, MapType, RingBuf, UserRingBuf};
-pub use bpf_object::{
-    Code as ObjectCode, CodeTable, CoreField, CoreType, FieldType, LeftOut, LeftOutReason, MapDecl as ObjectMap,
-    Object, ObjectError, Program as ObjectProgram, ProgramType, ReferenceKind, btf, text,
-};
-pub use bpf_os::SysError;
-pub use bpf_prog_pack::{Error as PackError, Options as PackOptions, Stats as CodeStats};
-/// Why a run could not begin: [`RunError::Enter`].
-pub use bpf_quiesce::EnterError;
-pub use bpf_quiesce::{Domain, Held, Holder, LimitBelowUse, MemoryFull, OtherDomain, WaitError, WhenFull, Whose};
-pub use bpf_uapi::Errno;
-pub use bpf_uapi::helper_id::SPECIAL as SPECIAL_HELPERS;
-pub use bpf_verifier::{
-    ArgKind, DuplicateHelper, Escape, Limits, ProofError, ProofPart, ProofSection, Refusal, Ret, Uncontained,
-    VerifyError, Why,
-};
+/// Machine code: options of its compilation, listings, and locations for debuggers.
+pub mod code {
+    #[cfg(feature = "cross")]
+    pub use crate::load::listing::{ListingOptions, compile_listing, optimiser_report};
+    #[cfg(native)]
+    pub use bpf_debug::{Error as DebugError, Location, Options as DebugOptions};
+    #[cfg(feature = "jit")]
+    pub use bpf_jit::{Change, CompileError, CompileOptions, Extern, Pass};
+    pub use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, Needs, Symbol};
+    pub use bpf_prog_pack::{Error as PackError, Options as PackOptions};
+}
+
+/// The host as data, for tools that verify and test plug-ins without it: [`Linker::describe`].
+pub mod describe {
+    pub use crate::load::host::{
+        FieldInterface, FieldKind, FunctionInterface, HOST_INTERFACE_VERSION, HostContext, HostContextBuff, HostField,
+        HostInterface, HostLimits, ParamKind, ResultKind, StructInterface,
+    };
+    pub use crate::load::host_error::HostInterfaceError;
+    pub use crate::load::host_maps::{HostFeatures, MapInterface};
+}
+
+/// Options, results and errors of [`Hook`], [`Dispatcher`] and [`Plan`].
+pub mod hook {
+    pub use crate::attach::dispatcher::{DispatcherError, DispatcherOptions};
+    pub use crate::attach::hook::{Attachment, HookError};
+    pub use crate::attach::plan::{Applied, PlanError};
+    pub use crate::attach::published::ListError;
+    pub use bpf_dispatcher::Verdicts;
+}
+
+/// Types of a host's functions ([`Linker::func_named`]) and of its contexts ([`Context`]).
+pub mod host {
+    pub use crate::call::described::HostValue;
+    pub use crate::call::types::IntTypes;
+    pub use crate::call::{AsyncArg, HostArg, HostRet, IntoAsyncFn, IntoHostFn, Pinned, PinnedMap, PinnedValue};
+    pub use crate::context::derive::ContextField;
+    pub use crate::context::int::IntType;
+    pub use crate::context::{ContextLayout, Parts};
+    pub use crate::load::interface::InterfaceError;
+    pub use crate::load::linker::helper_name;
+    pub use bpf_uapi::helper_id::SPECIAL as SPECIAL_HELPERS;
+}
+
+/// Parts of [`Module`], [`InstancePool`] and [`Tenants`], which make many instances of one object.
+pub mod instances {
+    pub use crate::load::instance_pool::Pooled;
+    pub use crate::load::module::Instantiate;
+    pub use crate::load::tenants::{Tenant, TenantError};
+}
+
+/// BPF instructions: assembled, decoded, printed, validated.
+pub mod isa {
+    pub use bpf_isa::{
+        Callee, DecodeError, Insn, InsnIdx, Program, ValidateError, ValidateErrorKind, assemble, decode, disassemble,
+    };
+}
+
+/// Maps: typed handles, consumers of rings, dumps.
+pub mod maps {
+    pub use bpf_maps::{
+        Arena, ArenaShape, Batch, CreateOptions, Cursor, Dump, Iter, Kind, Map, MapDef, MapError, MapType, Record,
+        RedirectEntry, RingBuf, Sample, UserRingBuf, WeakMap, flags, implemented_type, implemented_types,
+        open_perf_entry, page_size, query, typed, update, wakeup,
+    };
+}
+
+/// Memory and who holds it: limits, and the domain in which memory is reclaimed.
+pub mod memory {
+    pub use bpf_quiesce::{Domain, Held, Holder, LimitBelowUse, MemoryFull, OtherDomain, WaitError, WhenFull, Whose};
+}
+
+/// Counts of runs, stops, memory, code, and covered lines.
+pub mod metrics {
+    pub use crate::attach::dispatcher::DispatcherStats;
+    pub use crate::attach::published::ProgramStats;
+    pub use crate::engine::metrics::{MapMetrics, ProgramMetrics, Snapshot, Stops};
+    pub use crate::engine::tiers::TierStats;
+    pub use crate::engine::usage::{AccountUsage, Usage};
+    pub use crate::handle::coverage::{Coverage, FunctionCoverage, LineCoverage};
+    pub use bpf_prog_pack::Stats as CodeStats;
+}
+
+/// Contexts of the kernel's network programs, and the [`Network`](net::Network) that their helpers ask.
+pub mod net {
+    pub use crate::context::frags::{XdpFrag, XdpFrags, XdpFragsBuff};
+    pub use crate::context::network::{Device, FibLookup, FibVerdict, Network, Nexthop, Sent, Tunnel, Unconfigured};
+    pub use crate::context::packet::{Redirect, RxMetadata, Xdp, XdpBuff};
+    pub use crate::context::sk_lookup::{SkLookup, SkLookupBuff, SkLookupFields};
+    pub use crate::context::skb::{FlowKeys, SkBuff, SkFields, Skb};
+    pub use crate::context::sock_addr::{Sock, SockAddr, SockAddrBuff, SockAddrFields, SockBuff};
+    pub use crate::context::sock_ops::{SockOps, SockOpsBuff, SockOpsFields};
+    pub use crate::context::socket::{SockFields, Socket, SocketLookup, TcpFields};
+}
+
+/// Parts of an [`Object`], and errors of its reading.
+pub mod object {
+    pub use bpf_object::{
+        Code, CodeTable, CoreField, CoreType, FieldType, LeftOut, LeftOutReason, MapDecl, ObjectError, Program,
+        ProgramType, ReferenceKind, btf, text,
+    };
+}
+
+/// Results of runs that are more than a number, and text that runs print.
+pub mod run {
+    pub use crate::abi::run::{PrintSink, Printed};
+    pub use crate::attach::hook_async::HookRunAsync;
+    pub use crate::exec::timers::TimerRuns;
+    pub use crate::handle::program::{ProgramName, TestRun};
+    pub use crate::handle::run_async::RunAsync;
+}
+
+/// The verifier: its limits, hints and proofs, what it reports and refuses.
+pub mod verify {
+    pub use crate::load::hints::VerifyHint;
+    pub use crate::load::loader::{PROVING_FUEL, ProofReport, VerifyReport};
+    pub use crate::load::verify::Proofs;
+    pub use bpf_verifier::{
+        ArgKind, DuplicateHelper, Escape, Limits, ProofError, ProofPart, ProofSection, Refusal, Ret, Uncontained,
+        VerifyError, Why,
+    };
+}
 
 /// Handles may be used and dropped on any thread.
 const _: () = {
@@ -154,7 +219,7 @@ const _: () = {
     shared::<Module<Raw, Host>>();
     shared::<Instance<Host>>();
     shared::<InstancePool<Host>>();
-    shared::<Pooled<Host>>();
+    shared::<instances::Pooled<Host>>();
     shared::<Tenants<Raw, Host>>();
     shared::<Program<Raw, Host>>();
     shared::<ProgArray<Raw, Host>>();
@@ -164,9 +229,9 @@ const _: () = {
     shared::<Deadline>();
     shared::<Interrupter>();
     shared::<RunLimits>();
-    shared::<Map>();
-    shared::<RingBuf>();
-    shared::<UserRingBuf>();
+    shared::<maps::Map>();
+    shared::<maps::RingBuf>();
+    shared::<maps::UserRingBuf>();
     shared::<LoadError>();
     shared::<RunError>();
     // Changes that one thread puts together.

@@ -6,8 +6,10 @@
 #![cfg(all(target_os = "linux", not(miri)))]
 
 use bpf_runtime::{
-    AsyncCaller, Config, Engine, Hook, HookPolicy, Linker, LoadError, Map, MapDef, MapType, ProgArray, ProgArrayError,
-    Program, Raw, RunError, assemble,
+    AsyncCaller, Config, Engine, Hook, HookPolicy, Linker, LoadError, ProgArray, Program, Raw, RunError,
+    error::ProgArrayError,
+    isa::assemble,
+    maps::{Map, MapDef, MapType},
 };
 use std::fmt::Write;
 use std::future::{Future, poll_fn};

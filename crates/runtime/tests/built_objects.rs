@@ -5,7 +5,7 @@
 #[path = "../../object/tests/common/mod.rs"]
 mod common;
 
-use bpf_runtime::{Config, Engine, Instance, Linker, LoadError, MapSet, Object, Plan, ProgArray, Raw, assemble};
+use bpf_runtime::{Config, Engine, Instance, Linker, LoadError, MapSet, Object, Plan, ProgArray, Raw, isa::assemble};
 use common::{Btf, DATA, Elf, FUNC, LOAD, OBJECT, PROGBITS, RETURN_0, call};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

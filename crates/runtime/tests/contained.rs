@@ -1,7 +1,10 @@
 //! Contained programs do what they do otherwise, and what cannot be contained is refused by type.
 
 use bpf_runtime::{
-    Config, Engine, EngineError, Escape, Linker, LoadError, Map, MapDef, MapType, OptLevel, Raw, RunError, assemble,
+    Config, Engine, EngineError, Linker, LoadError, OptLevel, Raw, RunError,
+    isa::assemble,
+    maps::{Map, MapDef, MapType},
+    verify::Escape,
 };
 use std::path::Path;
 

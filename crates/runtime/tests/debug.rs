@@ -5,8 +5,10 @@
 mod support;
 
 use bpf_runtime::{
-    Arch, Caller, Config, Engine, Hook, HookPolicy, Instance, Linker, Location, MapSet, Object, Program, Raw, Xdp,
-    XdpBuff, assemble,
+    Caller, Config, Engine, Hook, HookPolicy, Instance, Linker, MapSet, Object, Program, Raw,
+    code::{Arch, Location},
+    isa::assemble,
+    net::{Xdp, XdpBuff},
 };
 use bpf_testkit::skipped;
 use shapes::{config, shapes};
@@ -15,7 +17,7 @@ use std::sync::{Arc, Mutex};
 /// Engines whose code differs in how frames look.
 mod shapes {
     use bpf_jit::{AllocOptions, HostRegSet};
-    use bpf_runtime::{Config, Hardening};
+    use bpf_runtime::{Config, code::Hardening};
 
     pub(crate) fn config() -> Config {
         let mut config = Config::default();

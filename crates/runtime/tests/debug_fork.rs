@@ -2,7 +2,7 @@
 //! parent's files and registrations alone. Alone in its process.
 #![cfg(unix)]
 
-use bpf_runtime::{Arch, Caller, Config, Engine, Linker, LoadError, Program, Raw, assemble};
+use bpf_runtime::{Caller, Config, Engine, Linker, LoadError, Program, Raw, code::Arch, isa::assemble};
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,7 +1,9 @@
 //! Backtraces through the images of hooks and dispatchers, and names for their addresses.
 
 use bpf_runtime::{
-    Arch, Caller, Config, Dispatcher, Engine, Hardening, Hook, HookPolicy, Linker, Program, Raw, assemble,
+    Caller, Config, Dispatcher, Engine, Hook, HookPolicy, Linker, Program, Raw,
+    code::{Arch, Hardening},
+    isa::assemble,
 };
 use std::sync::{Arc, Mutex};
 

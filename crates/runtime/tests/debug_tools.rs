@@ -2,8 +2,9 @@
 //! perf and GDB themselves on a child process (this test binary again).
 
 use bpf_runtime::{
-    Arch, AsyncCaller, Caller, Config, DebugOptions, Engine, EngineError, Instance, Linker, MapSet, Object, Raw,
-    assemble,
+    AsyncCaller, Caller, Config, Engine, EngineError, Instance, Linker, MapSet, Object, Raw,
+    code::{Arch, DebugOptions},
+    isa::assemble,
 };
 use bpf_testkit::{emulated, itself, skipped};
 use std::ffi::OsStr;

@@ -4,7 +4,11 @@
 //! Alone in its file (its own process), and one test: the limit is the process's.
 #![cfg(all(target_os = "linux", not(miri)))]
 
-use bpf_runtime::{Config, Engine, EngineError, Linker, LoadError, Map, MapDef, MapError, MapType, Raw, assemble};
+use bpf_runtime::{
+    Config, Engine, EngineError, Linker, LoadError, Raw,
+    isa::assemble,
+    maps::{Map, MapDef, MapError, MapType},
+};
 
 /// Sets the soft limit.
 fn limit(bytes: libc::rlim_t) {
@@ -49,19 +53,19 @@ fn limited() {
     let folder = std::env::temp_dir().join(format!("bpf-file-limit-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let mut told = Config::default();
-    if bpf_runtime::Arch::HOST.is_some() {
+    if bpf_runtime::code::Arch::HOST.is_some() {
         told.debug.jitdump = Some(folder.clone());
     }
     limit(16);
     // An engine, or its first program, asks for memory for code, unless everything is interpreted.
     match Engine::new(Config::default()).map(|engine| (load(&engine), mapped(&engine))) {
         Ok((loaded, mapped)) => {
-            assert!(loaded.is_err() || bpf_runtime::Arch::HOST.is_none(), "{loaded:?}");
+            assert!(loaded.is_err() || bpf_runtime::code::Arch::HOST.is_none(), "{loaded:?}");
             assert!(matches!(mapped, Err(MapError::System { .. })), "{mapped:?}");
         }
         Err(error) => assert!(matches!(error, EngineError::Memory(_)), "{error}"),
     }
-    assert!(Engine::new(told.clone()).is_err() || bpf_runtime::Arch::HOST.is_none());
+    assert!(Engine::new(told.clone()).is_err() || bpf_runtime::code::Arch::HOST.is_none());
     limit(libc::RLIM_INFINITY);
     let engine = Engine::new(Config::default()).unwrap();
     assert_eq!(load(&engine).unwrap(), 7);

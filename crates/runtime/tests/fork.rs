@@ -3,8 +3,13 @@
 #![cfg(target_os = "linux")]
 
 use bpf_runtime::{
-    Arch, Caller, Config, Dispatcher, Engine, EnterError, HelperError, Hook, HookPolicy, Linker, Map, MapDef, MapError,
-    MapType, Mode, PinnedMap, PinnedValue, ProgArray, Program, Raw, RunError, Runner, assemble,
+    Caller, Config, Dispatcher, Engine, HelperError, Hook, HookPolicy, Linker, Mode, ProgArray, Program, Raw, RunError,
+    Runner,
+    code::Arch,
+    error::EnterError,
+    host::{PinnedMap, PinnedValue},
+    isa::assemble,
+    maps::{Map, MapDef, MapError, MapType},
 };
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -7,9 +7,15 @@
 mod common;
 
 use bpf_runtime::{
-    BpfContext, Dispatcher, DispatcherError, Hook, HookError, HookPolicy, InterfaceError, Linker, LoadError, MapSet,
-    Object, PackError, Plan, PlanError, PoolError, ProgArray, ProgArrayError, Program, Raw, ResetError, RunError,
-    Tenant, TenantError, Tenants, assemble, interface,
+    BpfContext, Dispatcher, Hook, HookPolicy, Linker, LoadError, MapSet, Object, Plan, ProgArray, Program, Raw,
+    RunError, Tenants,
+    code::PackError,
+    error::{PoolError, ProgArrayError, ResetError},
+    hook::{DispatcherError, HookError, PlanError},
+    host::InterfaceError,
+    instances::{Tenant, TenantError},
+    interface,
+    isa::assemble,
 };
 use common::engines::engines;
 use std::sync::Arc;

@@ -4,9 +4,13 @@
 //! Alone in its file (its own process), and one test.
 #![cfg(all(target_os = "linux", not(miri)))]
 
-use bpf_jit_code::Arch;
-use bpf_runtime::maps::{MapDef, MapType, RingBuf};
-use bpf_runtime::*;
+use bpf_runtime::{
+    code::Arch,
+    host::{Pinned, PinnedMap},
+    isa::assemble,
+    maps::{Map, MapDef, MapType, RingBuf},
+    *,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 type Prog = Program<Raw, ()>;

@@ -7,9 +7,15 @@
 mod common;
 
 use bpf_runtime::{
-    BpfContext, Engine, Instance, InstancePool, InterfaceError, Linker, LoadError, Map, MapDef, MapSet, MapType,
-    Module, Object, PoolError, ProgArray, Program, Raw, ResetError, RunError, Tenant, TenantError, Tenants, Xdp,
-    assemble, interface,
+    BpfContext, Engine, Instance, InstancePool, Linker, LoadError, MapSet, Module, Object, ProgArray, Program, Raw,
+    RunError, Tenants,
+    error::{PoolError, ResetError},
+    host::InterfaceError,
+    instances::{Tenant, TenantError},
+    interface,
+    isa::assemble,
+    maps::{Map, MapDef, MapType},
+    net::Xdp,
 };
 use common::engines::{config, modes};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -7,7 +7,11 @@
 use bpf_jit::CompileOptions;
 use bpf_jit_code::{Arch, Code};
 use bpf_prog_pack::Packs;
-use bpf_runtime::{ListingOptions, OptLevel, assemble, compile_listing};
+use bpf_runtime::{
+    OptLevel,
+    code::{ListingOptions, compile_listing},
+    isa::assemble,
+};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const PAGE: usize = 4096;

@@ -4,7 +4,7 @@
 //! must not keep memory that only the compiler needed. The test is alone in its process, since allocations of other
 //! threads would count as well.
 
-use bpf_runtime::{Config, Engine, Linker, Mode, Object, OptLevel, Raw, assemble};
+use bpf_runtime::{Config, Engine, Linker, Mode, Object, OptLevel, Raw, isa::assemble};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 

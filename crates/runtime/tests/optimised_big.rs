@@ -7,7 +7,11 @@
 //! other. No test asserts on time: one that is quadratic does not come to its end.
 #![cfg(all(target_os = "linux", not(miri)))]
 
-use bpf_runtime::*;
+use bpf_runtime::{
+    code::Arch,
+    isa::{Insn, assemble},
+    *,
+};
 use std::fmt::Write;
 
 type Prog = Program<Raw, u64>;

@@ -137,7 +137,7 @@ fn attempt(way: Way, mode: Mode, fault: Fault) -> &'static str {
 
 #[test]
 fn a_refused_load_leaves_nothing_behind() {
-    let modes = [Some(Mode::Interpreter), bpf_runtime::Arch::HOST.map(|_| Mode::Jit)];
+    let modes = [Some(Mode::Interpreter), bpf_runtime::code::Arch::HOST.map(|_| Mode::Jit)];
     let helpers = [1, 2, 5, 12, 181, 1001].map(Fault::Helper);
     let mut faults = vec![Fault::None, Fault::HostFunction, Fault::Engine];
     faults.extend(helpers);
@@ -158,7 +158,7 @@ fn a_refused_load_leaves_nothing_behind() {
             }
         }
     }
-    let jit = bpf_runtime::Arch::HOST.is_some();
+    let jit = bpf_runtime::code::Arch::HOST.is_some();
     let wanted = ["engine", "helper", "loaded", "map", "prog array", "verifier"];
     assert!(wanted.iter().all(|kind| kinds.contains_key(kind)) && jit == kinds.contains_key("stack"), "{kinds:?}");
 }

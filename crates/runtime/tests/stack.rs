@@ -7,8 +7,9 @@
 mod common;
 
 use bpf_runtime::{
-    Caller, Config, Dispatcher, Engine, HelperError, Hook, HookPolicy, Linker, Map, MapDef, MapType, Mode, ProgArray,
-    Program, Raw, RunError, assemble,
+    Caller, Config, Dispatcher, Engine, HelperError, Hook, HookPolicy, Linker, Mode, ProgArray, Program, Raw, RunError,
+    isa::assemble,
+    maps::{Map, MapDef, MapType},
 };
 use common::engines::{Execution, config, modes};
 use std::sync::{Arc, Mutex};

@@ -5,7 +5,7 @@
 
 mod common;
 
-use bpf_runtime::ProgArrayError;
+use bpf_runtime::error::ProgArrayError;
 use common::fixture;
 
 /// Makes `membarrier` fail with EPERM on the calling thread; false where filters are not to be had (emulators).
@@ -41,7 +41,7 @@ const MAIN: &str = "r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 1\nexit";
 #[test]
 fn denied_from_the_start_all_sites_are_indirect() {
     on_a_thread(|| {
-        if bpf_runtime::Arch::HOST.is_none() || !deny_membarrier() {
+        if bpf_runtime::code::Arch::HOST.is_none() || !deny_membarrier() {
             return;
         }
         let f = fixture("jit");
@@ -59,7 +59,7 @@ fn denied_from_the_start_all_sites_are_indirect() {
 
 #[test]
 fn an_update_whose_barrier_fails_changes_nothing_that_runs_see() {
-    let f = fixture(if bpf_runtime::Arch::HOST.is_some() { "jit" } else { "interpreter" });
+    let f = fixture(if bpf_runtime::code::Arch::HOST.is_some() { "jit" } else { "interpreter" });
     let array = f.array(2);
     let program = f.load("main", MAIN, &[&array]);
     if array.tracked_sites(0) == 0 {
@@ -95,7 +95,7 @@ fn an_update_whose_barrier_fails_changes_nothing_that_runs_see() {
     // A program that is loaded into a linked slot needs a barrier too; one that fails leaves no site behind.
     on_a_thread(|| {
         assert!(deny_membarrier());
-        let insns = bpf_runtime::assemble(MAIN).unwrap();
+        let insns = bpf_runtime::isa::assemble(MAIN).unwrap();
         // SAFETY: it stays inside its context and stack, and ends.
         let loader = unsafe { f.linker.loader().unverified() };
         assert!(loader.prog_arrays(&[&array]).insns("late", insns).is_err());

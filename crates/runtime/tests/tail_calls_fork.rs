@@ -3,12 +3,12 @@
 
 mod common;
 
-use bpf_runtime::ProgArrayError;
+use bpf_runtime::error::ProgArrayError;
 use common::fixture;
 
 #[test]
 fn the_child_neither_runs_nor_links() {
-    let f = fixture(if bpf_runtime::Arch::HOST.is_some() { "jit" } else { "interpreter" });
+    let f = fixture(if bpf_runtime::code::Arch::HOST.is_some() { "jit" } else { "interpreter" });
     let array = f.array(1);
     let program = f.load("main", "r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 1\nexit", &[&array]);
     let (two, three) = (f.load("two", "r0 = 2\nexit", &[]), f.load("three", "r0 = 3\nexit", &[]));

@@ -3,7 +3,7 @@
 //! In a file (a process) of its own, because it looks for the thread that does it.
 #![cfg(all(target_os = "linux", not(miri)))]
 
-use bpf_runtime::*;
+use bpf_runtime::{code::Arch, isa::assemble, *};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{RwLock, RwLockReadGuard};
 

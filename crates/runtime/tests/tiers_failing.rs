@@ -5,7 +5,7 @@
 //! listens to the whole process, forks, and limits its memory.
 #![cfg(all(target_os = "linux", not(miri)))]
 
-use bpf_runtime::*;
+use bpf_runtime::{code::Arch, isa::assemble, *};
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Once};

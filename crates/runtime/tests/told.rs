@@ -7,7 +7,9 @@ mod common;
 
 use bpf_runtime::{
     Caller, Config, Engine, HelperError, Hook, HookPolicy, Linker, MapSet, Object, Plan, ProgArray, Program, Raw,
-    RunError, Xdp, XdpBuff, assemble,
+    RunError,
+    isa::assemble,
+    net::{Xdp, XdpBuff},
 };
 use common::engines::engines;
 use std::fmt::{Debug, Write};

@@ -15,7 +15,7 @@ fn main() -> ExitCode {
         eprintln!("usage: contained [runs] [first seed]");
         return ExitCode::FAILURE;
     };
-    if bpf_runtime::Arch::HOST.is_none() {
+    if bpf_runtime::code::Arch::HOST.is_none() {
         eprintln!("there is no machine code on this host");
         return ExitCode::FAILURE;
     }

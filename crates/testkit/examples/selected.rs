@@ -5,7 +5,12 @@
 //! the first context of XDP, sk_buff and raw memory that takes them, each twice: with code that yields, and without.
 //! x86-64 only.
 
-use bpf_runtime::{Arch, Config, Context, Engine, Linker, MapSet, Object, Raw, Skb, Xdp, oracle};
+use bpf_runtime::{
+    Config, Context, Engine, Linker, MapSet, Object, Raw,
+    code::Arch,
+    net::{Skb, Xdp},
+    oracle,
+};
 use bpf_testkit::cases::shared;
 use bpf_testkit::soundness::selected::{Selected, check};
 use std::path::{Path, PathBuf};

@@ -11,8 +11,10 @@
 use crate::generate::Choices;
 use bpf_runtime::oracle;
 use bpf_runtime::{
-    AsyncCaller, Caller, Config, Engine, Linker, LoadError, Map, MapDef, MapType, Mode, OptLevel, Pinned, Raw, RingBuf,
-    RunError, RunLimits, assemble,
+    AsyncCaller, Caller, Config, Engine, Linker, LoadError, Mode, OptLevel, Raw, RunError, RunLimits,
+    host::Pinned,
+    isa::assemble,
+    maps::{Map, MapDef, MapType, RingBuf},
 };
 use bpf_uapi::{Kfunc, OwnedField, OwnedKind, OwnedType};
 use bpf_verifier::GlobalFunc;

@@ -2,8 +2,8 @@
 
 use crate::plugin::{Digest, Kind, Plugin, Refused};
 use bpf_example_datafusion::{Distinct, Rows, Score, Sketch};
-use bpf_runtime::text::ShownLines;
-use bpf_runtime::{Engine, Linker, LoadError, MapSet, Proofs};
+use bpf_runtime::object::text::ShownLines;
+use bpf_runtime::{Engine, Linker, LoadError, MapSet, verify::Proofs};
 use prost::Message;
 use std::collections::HashMap;
 use std::fmt;
@@ -171,7 +171,10 @@ impl fmt::Debug for Plugins {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bpf_runtime::{Config, Map, MapDef, MapType};
+    use bpf_runtime::{
+        Config,
+        maps::{Map, MapDef, MapType},
+    };
 
     const SCORE: &[u8] = include_bytes!("../../datafusion/score.o");
 

@@ -1,7 +1,10 @@
 //! A plug-in as it travels: an object, which may carry proofs, and its constants.
 
 use bpf_example_datafusion::{Rows, Sketch};
-use bpf_runtime::{Linker, MapSet, Object, PROVING_FUEL, ProofSection};
+use bpf_runtime::{
+    Linker, MapSet, Object,
+    verify::{PROVING_FUEL, ProofSection},
+};
 use prost::Message;
 use sha2::{Digest as _, Sha256};
 use std::error::Error;

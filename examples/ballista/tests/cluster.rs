@@ -2,7 +2,7 @@
 
 use bpf_example_ballista::{Kind, PRICED, Plugin, Plugins, Terms, client, executor, scheduler};
 use bpf_example_datafusion::{DISTINCT, Distinct, Rows, SCORE, Score};
-use bpf_runtime::{Caller, Config, Engine, HelperError, Linker, Proofs};
+use bpf_runtime::{Caller, Config, Engine, HelperError, Linker, verify::Proofs};
 use datafusion::arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use datafusion::arrow::datatypes::Int64Type;
 use datafusion::arrow::util::pretty::pretty_format_batches;

@@ -8,7 +8,9 @@
 //! Nulls are the host's: a scalar function computes something for rows that are null, which nobody sees; an aggregate
 //! is not given them.
 
-use bpf_runtime::{BpfContext, ContextBytes, ContextBytesMut, Engine, Hook, Linker, MapSet, Object, HookPolicy, Program};
+use bpf_runtime::{
+    BpfContext, ContextBytes, ContextBytesMut, Engine, Hook, HookPolicy, Linker, MapSet, Object, Program,
+};
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int64Array};
 use datafusion::arrow::buffer::{MutableBuffer, NullBuffer, ScalarBuffer};
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Int64Type};

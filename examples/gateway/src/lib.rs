@@ -167,7 +167,7 @@ impl Tenant {
     ///
     /// # Errors
     /// Fails if there is no version, or if it has no such map.
-    pub fn map(&self, name: &str) -> anyhow::Result<bpf_runtime::Map> {
+    pub fn map(&self, name: &str) -> anyhow::Result<bpf_runtime::maps::Map> {
         let versions = self.versions();
         Ok(versions.kept.last().context("no version")?.instance.map(name)?)
     }

@@ -6,8 +6,9 @@
 //! Invariant: nothing here says how programs are executed, so the same source runs compiled where `jit` is on.
 
 use bpf_runtime::{
-    Caller, Config, Dispatcher, Engine, HelperError, Hook, HookPolicy, Linker, LoadError, Map, MapDef, MapType,
-    Program, Raw, assemble,
+    Caller, Config, Dispatcher, Engine, HelperError, Hook, HookPolicy, Linker, LoadError, Program, Raw,
+    isa::assemble,
+    maps::{Map, MapDef, MapType},
 };
 use std::error::Error;
 

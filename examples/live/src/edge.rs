@@ -8,7 +8,10 @@
 //! broken lets nothing in.
 
 use anyhow::{Context as _, bail};
-use bpf_runtime::{Hook, Redirect, Xdp, XdpBuff};
+use bpf_runtime::{
+    Hook,
+    net::{Redirect, Xdp, XdpBuff},
+};
 use pnet_datalink::{Channel, Config, DataLinkReceiver, DataLinkSender, NetworkInterface};
 use std::fmt;
 use std::io::ErrorKind;

@@ -9,7 +9,7 @@
 mod edge;
 
 use anyhow::Context as _;
-use bpf_runtime::{Config, Engine, Hook, HookPolicy, Instance, Linker, MapSet, Object, Program, Xdp};
+use bpf_runtime::{Config, Engine, Hook, HookPolicy, Instance, Linker, MapSet, Object, Program, net::Xdp};
 use clap::Parser;
 use edge::{Edge, XDP_PASS};
 use std::io::BufRead as _;

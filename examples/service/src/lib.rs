@@ -13,8 +13,8 @@ pub mod server;
 
 use anyhow::Context as _;
 use bpf_runtime::{
-    Account, BpfContext, Caller, Config, ContextBytes, Engine, Hook, HookPolicy, Instance, LimitBelowUse, Linker,
-    LoadError, MapSet, Object, Plan, PlanError, RunError, RunLimits, interface,
+    Account, BpfContext, Caller, Config, ContextBytes, Engine, Hook, HookPolicy, Instance, Linker, LoadError, MapSet,
+    Object, Plan, RunError, RunLimits, hook::PlanError, interface, memory::LimitBelowUse,
 };
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

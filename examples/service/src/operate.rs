@@ -5,7 +5,7 @@
 
 use crate::{Answer, Service, Status, server};
 use anyhow::{Context as _, ensure};
-use bpf_runtime::{RingBuf, Snapshot};
+use bpf_runtime::{maps::RingBuf, metrics::Snapshot};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

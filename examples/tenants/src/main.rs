@@ -6,8 +6,8 @@
 
 use bpf_runtime::maps::typed::{TypedArray, TypedHash};
 use bpf_runtime::{
-    BpfContext, Config, Engine, Instance, Linker, MapSet, Object, ProgArray, Program, Tenant as Settings, TenantError,
-    Tenants,
+    BpfContext, Config, Engine, Instance, Linker, MapSet, Object, ProgArray, Program, Tenants,
+    instances::{Tenant as Settings, TenantError},
 };
 use std::error::Error;
 use std::hint::black_box;

@@ -78,7 +78,7 @@ impl Interrupter {
 /// loaded with the checks.
 ///
 /// ```
-/// use bpf_runtime::{Config, Engine, Linker, Raw, RunError, RunLimits, assemble};
+/// use bpf_runtime::{Config, Engine, Linker, Raw, RunError, RunLimits, isa::assemble};
 /// use std::time::Duration;
 ///
 /// let engine = Engine::new(Config::default())?;

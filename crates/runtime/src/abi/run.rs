@@ -33,7 +33,7 @@ pub struct Printed<'a> {
     pub program: &'a str,
     /// The name of the account that the program was loaded for ([`Loader::account`](crate::Loader::account)).
     pub account: Option<&'a str>,
-    /// The name of the instance that the program belongs to, if it has one ([`crate::Instantiate::name`]).
+    /// The name of the instance that the program belongs to, if it has one ([`crate::instances::Instantiate::name`]).
     pub instance: Option<&'a str>,
     /// The execution slot of the run.
     pub slot: u32,

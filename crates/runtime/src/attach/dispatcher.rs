@@ -114,12 +114,12 @@ pub struct DispatcherStats {
 /// dispatcher for XDP.
 ///
 /// Any program of the engine may be called, attached or not; for those attached the call is a few compares and a direct
-/// jump. With [`Hardening::retpolines`](crate::Hardening), that is several times cheaper than the retpoline it
+/// jump. With [`Hardening::retpolines`](crate::code::Hardening), that is several times cheaper than the retpoline it
 /// replaces; without, it pays only for few or hot programs. The way from Rust into the image is itself an indirect
 /// call: one, always to the same place, and well predicted.
 ///
 /// ```
-/// use bpf_runtime::{Config, Dispatcher, Engine, Linker, Raw, assemble};
+/// use bpf_runtime::{Config, Dispatcher, Engine, Linker, Raw, isa::assemble};
 ///
 /// let engine = Engine::new(Config::default())?;
 /// let linker = Linker::<()>::new(&engine);

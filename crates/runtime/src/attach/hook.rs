@@ -130,7 +130,7 @@ impl Attachment {
 /// programs.
 ///
 /// ```
-/// use bpf_runtime::{Config, Engine, Hook, Linker, HookPolicy, Raw, assemble};
+/// use bpf_runtime::{Config, Engine, Hook, HookPolicy, Linker, Raw, isa::assemble};
 ///
 /// let engine = Engine::new(Config::default())?;
 /// let linker = Linker::<()>::new(&engine);
@@ -476,7 +476,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// count it.
     ///
     /// ```
-    /// use bpf_runtime::{AsyncCaller, Config, Engine, Hook, Linker, HookPolicy, Raw, assemble};
+    /// use bpf_runtime::{AsyncCaller, Config, Engine, Hook, HookPolicy, Linker, Raw, isa::assemble};
     /// use std::{future::Future, pin::pin, task::{Context, Poll, Waker}};
     ///
     /// let engine = Engine::new(Config::default())?;
@@ -581,7 +581,9 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// Adds a program behind the last one whose priority is not higher.
     ///
     /// ```
-    /// # use bpf_runtime::{Attachment, Config, Engine, Hook, Linker, HookPolicy, Raw, Verdicts, assemble};
+    /// # use bpf_runtime::{
+    /// #     Config, Engine, Hook, HookPolicy, Linker, Raw, hook::{Attachment, Verdicts}, isa::assemble,
+    /// # };
     /// # let engine = Engine::new(Config::default())?;
     /// # let linker = Linker::<()>::new(&engine);
     /// # let load = |name, text| linker.loader::<Raw>().insns(name, assemble(text).unwrap());

@@ -26,7 +26,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 /// A run of a hook ([`crate::Hook::run_async`]), which begins when it is polled first. Dropped before it is ready, it
-/// ends as a [`crate::RunAsync`] does.
+/// ends as a [`crate::run::RunAsync`] does.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct HookRunAsync<'r, D, H> {
     /// The program that waits.

@@ -98,7 +98,7 @@ pub enum PlanError {
 /// its own ([`crate::MapSet::copy_array`]), which no run reaches before the hooks are changed.
 ///
 /// ```
-/// use bpf_runtime::{Config, Engine, Hook, Linker, Plan, HookPolicy, Raw, assemble};
+/// use bpf_runtime::{Config, Engine, Hook, HookPolicy, Linker, Plan, Raw, isa::assemble};
 ///
 /// let engine = Engine::new(Config::default())?;
 /// let linker = Linker::<()>::new(&engine);

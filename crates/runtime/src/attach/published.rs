@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProgramStats {
-    /// The name of the instance that the program belongs to, if it has one ([`crate::Instantiate::name`]).
+    /// The name of the instance that the program belongs to, if it has one ([`crate::instances::Instantiate::name`]).
     pub instance: Option<String>,
     /// The program's name.
     pub program: String,

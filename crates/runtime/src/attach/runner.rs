@@ -44,7 +44,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// For many runs under one run guard: each costs less.
     ///
     /// ```
-    /// use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, isa::assemble};
     ///
     /// let engine = Engine::new(Config::default())?;
     /// let filter = Linker::<u32>::new(&engine).loader::<Raw>().insns("length", assemble("r0 = r2\nexit")?)?;

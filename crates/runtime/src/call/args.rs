@@ -30,10 +30,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// A larger type does not compile: its size, cut to 32 bits, would be proven of fewer bytes than the reference covers.
 ///
 /// ```compile_fail,E0080
-/// const _: usize = <&'static [u8; (1 << 32) + 8] as bpf_runtime::HostArg>::KINDS.len();
+/// const _: usize = <&'static [u8; (1 << 32) + 8] as bpf_runtime::host::HostArg>::KINDS.len();
 /// ```
 /// ```
-/// const _: usize = <&'static [u8; 1 << 30] as bpf_runtime::HostArg>::KINDS.len();
+/// const _: usize = <&'static [u8; 1 << 30] as bpf_runtime::host::HostArg>::KINDS.len();
 /// ```
 ///
 /// # Safety

@@ -95,7 +95,7 @@ impl<H> Caller<'_, H> {
         self.by.map(|by| &*by.program)
     }
 
-    /// The name of that program's instance, if it has one ([`crate::Instantiate::name`]).
+    /// The name of that program's instance, if it has one ([`crate::instances::Instantiate::name`]).
     pub fn instance(&self) -> Option<&str> {
         self.by?.instance.as_deref()
     }

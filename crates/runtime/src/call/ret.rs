@@ -118,7 +118,7 @@ fn address<H>(at: *mut u8, owner: &impl Owned, caller: &Caller<'_, H>) -> Result
 /// is freed a grace period after the last clone was dropped.
 ///
 /// ```
-/// # use bpf_runtime::*;
+/// # use bpf_runtime::{*, host::Pinned, isa::assemble};
 /// # let engine = Engine::new(Config::default())?;
 /// # let mut linker = Linker::<()>::new(&engine);
 /// let limits: Pinned<[u32; 4]> = Pinned::new(&engine, &[10, 20, 30, 40]);
@@ -218,7 +218,7 @@ impl Owned for Words {
 /// after the last clone and value.
 ///
 /// ```
-/// # use bpf_runtime::*;
+/// # use bpf_runtime::{*, host::PinnedMap, maps::{MapDef, MapType}};
 /// # let engine = Engine::new(Config::default())?;
 /// # let mut linker = Linker::<()>::new(&engine);
 /// let map = engine.create_map(MapDef::new("quota", MapType::Hash, 4, 8, 16))?;

@@ -157,8 +157,8 @@ stay! {
 /// implements [`HostRet`].
 ///
 /// # Safety
-/// As for [`crate::IntoHostFn`]; and the future must stay valid while the run waits. The implementation for closures is
-/// all that is needed.
+/// As for [`crate::host::IntoHostFn`]; and the future must stay valid while the run waits. The implementation for
+/// closures is all that is needed.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a host function that waits",
     label = "not an async host function",
@@ -177,7 +177,7 @@ pub unsafe trait IntoAsyncFn<'a, H, Args>: Send + Sync + 'static {
     /// Calls it with the values of r1 to r5. The memory of arguments is reserved from `memory`.
     ///
     /// # Safety
-    /// As for [`crate::IntoHostFn`], as long as the future is there.
+    /// As for [`crate::host::IntoHostFn`], as long as the future is there.
     #[doc(hidden)]
     unsafe fn call(
         &self,

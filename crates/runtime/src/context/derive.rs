@@ -28,7 +28,7 @@ use core::mem::offset_of;
 /// `load::<Request>`, and run on a `&mut Request`.
 ///
 /// ```
-/// use bpf_runtime::{BpfContext, Config, ContextBytes, Engine, Linker, Program, assemble};
+/// use bpf_runtime::{BpfContext, Config, ContextBytes, Engine, Linker, Program, isa::assemble};
 ///
 /// #[derive(BpfContext)]
 /// #[repr(C)]

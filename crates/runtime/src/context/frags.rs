@@ -52,7 +52,7 @@ impl<'p> XdpFrag<'p> {
 /// An XDP program's packet in pieces. The first, and the fields of its `struct xdp_md`, are those of an [`XdpBuff`].
 ///
 /// ```
-/// use bpf_runtime::{XdpBuff, XdpFrag, XdpFragsBuff};
+/// use bpf_runtime::net::{XdpBuff, XdpFrag, XdpFragsBuff};
 ///
 /// let (mut first, mut second, mut third) = ([1; 64], [2; 100], [3; 100]);
 /// let mut frags = [XdpFrag::new(&mut second), XdpFrag::with_room(&mut third, 20)];
@@ -227,7 +227,7 @@ impl<'p> XdpFragsBuff<'p> {
 /// The context of XDP programs that are made for packets in pieces (`SEC("xdp.frags")`): `struct xdp_md`.
 ///
 /// ```
-/// use bpf_runtime::{Config, Engine, Linker, XdpBuff, XdpFrag, XdpFrags, XdpFragsBuff, assemble};
+/// use bpf_runtime::{Config, Engine, Linker, isa::assemble, net::{XdpBuff, XdpFrag, XdpFrags, XdpFragsBuff}};
 ///
 /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
 /// // r0 = bpf_xdp_get_buff_len(ctx)

@@ -2,13 +2,13 @@
 //!
 //! A *context* is what r1 points to at entry. Its [`ContextLayout`] is the one description that verifier, interpreter
 //! and JIT share. A context type implements [`Context`]; shipped are [`Raw`] (r1 = a buffer, r2 = its length),
-//! [`Xdp`](crate::Xdp) and [`Skb`](crate::Skb), and a `#[repr(C)]` struct of the user's derives
+//! [`Xdp`](crate::net::Xdp) and [`Skb`](crate::net::Skb), and a `#[repr(C)]` struct of the user's derives
 //! [`BpfContext`](crate::BpfContext).
 
 pub mod derive;
 pub(crate) mod frags;
 pub(crate) mod int;
-pub mod network;
+pub(crate) mod network;
 pub(crate) mod packet;
 pub(crate) mod sk_lookup;
 pub(crate) mod skb;

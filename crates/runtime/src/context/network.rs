@@ -14,7 +14,7 @@ use core::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-pub use crate::context::socket::{SockFields, Socket, SocketLookup, TcpFields};
+use crate::context::socket::{Socket, SocketLookup};
 
 /// Interfaces and routes, as programs may ask about them. A method runs in the middle of a program's run, on its
 /// thread; one that panics ends the run with an error.

@@ -309,7 +309,7 @@ impl<'p> XdpBuff<'p> {
 /// The XDP context: `struct xdp_md`. Verdicts are the kernel's `XDP_*`.
 ///
 /// ```no_run
-/// # use bpf_runtime::*;
+/// # use bpf_runtime::{*, net::{Xdp, XdpBuff}};
 /// # fn f(filter: &Program<Xdp, ()>, frame: &mut [u8]) -> Result<(), RunError> {
 /// let mut buff = XdpBuff::new(frame);
 /// let pass = filter.run_on(&mut buff)? == 2; // XDP_PASS

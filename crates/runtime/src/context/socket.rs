@@ -3,7 +3,7 @@
 //! Problem: in the kernel a socket is a large structure, and each field that a program reads is rewritten to an access
 //! of it. Approach: here the host describes a socket by the fields that programs may read, in the layout that they are
 //! compiled for, so a pointer to it is plain memory that is only read. The host hands out counted references
-//! ([`Network::socket`](crate::network::Network::socket)); a program gives back each that it got, which the verifier
+//! ([`Network::socket`](crate::net::Network::socket)); a program gives back each that it got, which the verifier
 //! proves, and a run that is stopped gives back what it holds.
 //!
 //! Source: `include/uapi/linux/bpf.h`, `bpf_sock_convert_ctx_access` in `net/core/filter.c` (Linux 6.18).

@@ -105,8 +105,8 @@ pub struct Config {
     #[cfg(native)]
     pub debug: DebugOptions,
     /// Receives the lines of programs (`bpf_trace_printk`, [`crate::Linker::log`]), which are dropped by default.
-    /// [`crate::Printed`] also names the program, its account and its execution slot. With the feature `tracing`, each
-    /// line is an event as well.
+    /// [`crate::run::Printed`] also names the program, its account and its execution slot. With the feature `tracing`,
+    /// each line is an event as well.
     ///
     /// ```
     /// let mut config = bpf_runtime::Config::default();
@@ -114,11 +114,11 @@ pub struct Config {
     /// ```
     pub print: Option<PrintSink>,
     /// How many lines one program may print in a second; `None` for no limit. Further lines are dropped: they cost the
-    /// program as much, and the next line says how many there were ([`crate::Printed::dropped`]), as do the metrics
-    /// ([`crate::ProgramMetrics::dropped_lines`]).
+    /// program as much, and the next line says how many there were ([`crate::run::Printed::dropped`]), as do the
+    /// metrics ([`crate::metrics::ProgramMetrics::dropped_lines`]).
     pub print_limit: Option<u32>,
     /// Interfaces and routes that programs ask about (`bpf_fib_lookup`, `bpf_check_mtu`); by default there is a
-    /// loopback device alone ([`crate::network::Unconfigured`]).
+    /// loopback device alone ([`crate::net::Unconfigured`]).
     pub network: Option<Arc<dyn Network>>,
     /// Whether every function saves every callee-saved register. For benches: the baseline of saving by need.
     pub save_all: bool,

@@ -358,7 +358,7 @@ pub struct Snapshot {
 pub struct ProgramMetrics {
     /// The account that they were loaded with.
     pub account: Option<String>,
-    /// The name of the instance that they belong to, if it has one ([`crate::Instantiate::name`]).
+    /// The name of the instance that they belong to, if it has one ([`crate::instances::Instantiate::name`]).
     pub instance: Option<String>,
     /// Their name.
     pub program: String,
@@ -400,7 +400,7 @@ pub struct Stops {
 pub struct MapMetrics {
     /// A number that no other map of the process has.
     pub id: u32,
-    /// The name of the instance that it was made for, if it has one ([`crate::Instantiate::name`]).
+    /// The name of the instance that it was made for, if it has one ([`crate::instances::Instantiate::name`]).
     pub instance: Option<String>,
     /// Its name.
     pub map: String,
@@ -441,7 +441,7 @@ impl Engine {
     /// and runs never take. In a forked child, `programs` and `maps` are empty.
     ///
     /// ```
-    /// use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, isa::assemble};
     ///
     /// let mut config = Config::default();
     /// config.metrics = true;

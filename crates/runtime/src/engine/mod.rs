@@ -219,7 +219,7 @@ impl Engine {
     /// ([`crate::MapSet::reuse`]). Its memory counts against [`Config::memory_limit`].
     ///
     /// ```
-    /// use bpf_runtime::{Config, Engine, MapDef, MapType};
+    /// use bpf_runtime::{Config, Engine, maps::{MapDef, MapType}};
     ///
     /// let engine = Engine::new(Config::default())?;
     /// let limits = engine.create_map(MapDef::new("limits", MapType::Hash, 4, 8, 1024))?;
@@ -291,7 +291,7 @@ impl Engine {
     /// all off.
     ///
     /// ```
-    /// use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, isa::assemble};
     ///
     /// let mut config = Config::default();
     /// config.debug.symbols = true;

@@ -152,7 +152,7 @@ impl Engine {
     /// share one.
     ///
     /// ```
-    /// use bpf_runtime::{Config, Engine, Linker, LoadError, Raw, assemble};
+    /// use bpf_runtime::{Config, Engine, Linker, LoadError, Raw, isa::assemble};
     ///
     /// let engine = Engine::new(Config::default())?;
     /// let linker = Linker::<()>::new(&engine);

@@ -364,7 +364,7 @@ impl Drop for Asleep {
 
 #[cfg(all(test, unix, any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 mod tests {
-    use crate::{AsyncCaller, Config, Engine, Hook, HookPolicy, Linker, Program, Raw, RunError, assemble};
+    use crate::{AsyncCaller, Config, Engine, Hook, HookPolicy, Linker, Program, Raw, RunError, isa::assemble};
     use std::cell::{Cell, RefCell};
     use std::future::{Future, poll_fn};
     use std::pin::Pin;

@@ -46,7 +46,7 @@ impl<H: 'static> Instance<H> {
         self.kept.engine()
     }
 
-    /// The instance's name, if it has one ([`crate::Instantiate::name`]).
+    /// The instance's name, if it has one ([`crate::instances::Instantiate::name`]).
     pub fn name(&self) -> Option<&str> {
         self.kept.name()
     }

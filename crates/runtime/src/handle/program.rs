@@ -46,7 +46,7 @@ impl<C, H> fmt::Debug for Program<C, H> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ProgramName {
-    /// The name of the instance that the program belongs to, if it has one ([`crate::Instantiate::name`]).
+    /// The name of the instance that the program belongs to, if it has one ([`crate::instances::Instantiate::name`]).
     pub instance: Option<String>,
     /// The program's own name.
     pub program: String,
@@ -95,7 +95,7 @@ impl<C: Context, H: 'static> Program<C, H> {
         &self.loaded.name
     }
 
-    /// The name of the instance that it belongs to, if that has one ([`crate::Instantiate::name`]).
+    /// The name of the instance that it belongs to, if that has one ([`crate::instances::Instantiate::name`]).
     pub fn instance(&self) -> Option<&str> {
         self.loaded.instance.as_deref()
     }
@@ -122,7 +122,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// Runs it once, as [`Program::run`], under limits of this run alone.
     ///
     /// ```
-    /// use bpf_runtime::{Config, Engine, Linker, Raw, RunLimits, assemble};
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, RunLimits, isa::assemble};
     /// use std::time::Duration;
     ///
     /// let mut config = Config::default();
@@ -155,7 +155,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// deadline ([`Program::run_async_with`]).
     ///
     /// ```
-    /// use bpf_runtime::{AsyncCaller, Config, Engine, Linker, Raw, assemble};
+    /// use bpf_runtime::{AsyncCaller, Config, Engine, Linker, Raw, isa::assemble};
     /// use std::{future::Future, pin::pin, task::{Context, Poll, Waker}};
     ///
     /// let mut linker = Linker::<()>::new(&Engine::new(Config::default())?);
@@ -274,7 +274,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// not seen running often yet, or could not be recompiled ([`crate::Engine::tier_stats`]).
     ///
     /// ```
-    /// use bpf_runtime::{Config, Engine, Linker, OptLevel, Raw, assemble};
+    /// use bpf_runtime::{Config, Engine, Linker, OptLevel, Raw, isa::assemble};
     ///
     /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
     /// let seven = linker.loader::<Raw>().opt_level(OptLevel::Tiered).insns("seven", assemble("r0 = 7\nexit")?)?;
@@ -292,7 +292,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// and without [`crate::Config::coverage`]. Instances of one module count together.
     ///
     /// ```
-    /// use bpf_runtime::{Config, Engine, Linker, Mode, Raw, assemble};
+    /// use bpf_runtime::{Config, Engine, Linker, Mode, Raw, isa::assemble};
     ///
     /// let mut config = Config::default();
     /// (config.mode, config.coverage) = (Mode::Interpreter, true);
@@ -317,7 +317,7 @@ impl<C: Context> Program<C> {
     /// Runs it once, as [`Program::run`], for a host without state.
     ///
     /// ```
-    /// use bpf_runtime::{Config, Engine, Linker, Program, Raw, assemble};
+    /// use bpf_runtime::{Config, Engine, Linker, Program, Raw, isa::assemble};
     ///
     /// let linker: Linker = Linker::new(&Engine::new(Config::default())?);
     /// let length: Program<Raw> = linker.loader().insns("length", assemble("r0 = r2\nexit")?)?;

@@ -71,13 +71,13 @@ pub struct HostInterface {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct HostLimits {
-    /// [`Limits::steps`](crate::Limits::steps).
+    /// [`Limits::steps`](crate::verify::Limits::steps).
     pub steps: u64,
-    /// [`Limits::states`](crate::Limits::states).
+    /// [`Limits::states`](crate::verify::Limits::states).
     pub states: u64,
-    /// [`Limits::memory`](crate::Limits::memory), in bytes.
+    /// [`Limits::memory`](crate::verify::Limits::memory), in bytes.
     pub memory: u64,
-    /// [`Limits::fuel`](crate::Limits::fuel).
+    /// [`Limits::fuel`](crate::verify::Limits::fuel).
     pub fuel: u64,
     /// [`Config::frame_bytes`].
     pub frame_bytes: u32,
@@ -367,8 +367,8 @@ impl<H: 'static> Linker<H> {
     /// ```
     ///
     /// # Errors
-    /// [`LinkError::Undescribed`] for a function with arguments of the host's own [`HostArg`](crate::HostArg) types, or
-    /// with a name that C does not have.
+    /// [`LinkError::Undescribed`] for a function with arguments of the host's own [`HostArg`](crate::host::HostArg)
+    /// types, or with a name that C does not have.
     pub fn describe<C: BpfContext + ContextField>(&self) -> Result<HostInterface, LinkError> {
         let config = self.engine.config();
         let members = match C::SHAPE {
@@ -879,7 +879,7 @@ impl HostInterface {
     /// service, a verdict may also depend on those of a frozen map.
     ///
     /// ```
-    /// # use bpf_runtime::{BpfContext, Config, Engine, Linker, MapDef, MapType};
+    /// # use bpf_runtime::{BpfContext, Config, Engine, Linker, maps::{MapDef, MapType}};
     /// # #[derive(BpfContext)]
     /// # #[repr(C)]
     /// # struct Request {

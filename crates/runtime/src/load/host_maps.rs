@@ -15,7 +15,7 @@ use bpf_maps::{MapDef, MapType};
 /// Maps, at most, in a description.
 const MAX_MAPS: usize = 4096;
 
-/// A map that the host hands to plug-ins ([`crate::HostInterface::offer`]).
+/// A map that the host hands to plug-ins ([`crate::describe::HostInterface::offer`]).
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct MapInterface {

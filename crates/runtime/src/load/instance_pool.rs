@@ -55,8 +55,8 @@ impl<H> fmt::Debug for InstancePool<H> {
 
 /// An instance that goes back to its pool when this is dropped.
 ///
-/// A handle that outlives this (a clone of the [`Instance`], a [`crate::Program`], a [`crate::Map`], a place in a hook)
-/// keeps the instance: the pool then gives it up, as it is, and makes another one in its place. A pool
+/// A handle that outlives this (a clone of the [`Instance`], a [`crate::Program`], a [`crate::maps::Map`], a place in a
+/// hook) keeps the instance: the pool then gives it up, as it is, and makes another one in its place. A pool
 /// also gives up an instance after [`Map::freeze`] or [`Map::mmap_fd`] of one of its maps, which no reset undoes.
 pub struct Pooled<H: 'static = ()> {
     /// Present until the drop.

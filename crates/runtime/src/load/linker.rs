@@ -133,7 +133,7 @@ impl<H: 'static> Linker<H> {
     /// function and program. Off by default.
     ///
     /// ```
-    /// use bpf_runtime::{Caller, Config, Engine, Linker, Raw, assemble};
+    /// use bpf_runtime::{Caller, Config, Engine, Linker, Raw, isa::assemble};
     ///
     /// let mut linker = Linker::<Vec<String>>::new(&Engine::new(Config::default())?);
     /// linker.know_callers(true).func(1001, "sign", |c: &mut Caller<'_, Vec<String>>| {
@@ -221,7 +221,7 @@ impl<H: 'static> Linker<H> {
     /// ends and the panic goes on where the run was polled.
     ///
     /// ```
-    /// use bpf_runtime::{AsyncCaller, Config, Engine, Linker, OwnedBytes, Raw, assemble};
+    /// use bpf_runtime::{AsyncCaller, Config, Engine, Linker, OwnedBytes, Raw, isa::assemble};
     ///
     /// let mut linker = Linker::<Vec<u8>>::new(&Engine::new(Config::default())?);
     /// linker.func_named_async("fetch", async |mut c: AsyncCaller<'_, Vec<u8>>, key: OwnedBytes| -> u64 {
@@ -246,7 +246,7 @@ impl<H: 'static> Linker<H> {
     /// objects that call it by number.
     ///
     /// ```
-    /// use bpf_runtime::{AsyncCaller, Config, Engine, Linker, OwnedBytes, Raw, assemble};
+    /// use bpf_runtime::{AsyncCaller, Config, Engine, Linker, OwnedBytes, Raw, isa::assemble};
     ///
     /// let mut linker = Linker::<Vec<u8>>::new(&Engine::new(Config::default())?);
     /// linker.func_async(1001, "fetch", async |mut c: AsyncCaller<'_, Vec<u8>>, key: OwnedBytes| -> u64 {

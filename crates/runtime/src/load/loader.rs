@@ -91,7 +91,7 @@ impl<H: 'static> Linker<H> {
 /// The options of a load: which programs are loaded, and what their safety rests on. Made by [`Linker::loader`].
 ///
 /// ```no_run
-/// # use bpf_runtime::*;
+/// # use bpf_runtime::{*, isa::assemble};
 /// # fn f(linker: &Linker<()>, object: &Object, maps: MapSet) -> Result<(), LoadError> {
 /// let instance = linker.loader::<Raw>().only(&["filter"]).object(object, maps)?;
 /// let program = linker.loader::<Raw>().insns("one", assemble("r0 = 1\nexit").unwrap())?;
@@ -126,7 +126,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// Safe for any program. Proven accesses have no check, and cost nothing.
     ///
     /// ```
-    /// use bpf_runtime::{Config, Engine, Linker, Raw, RunError, assemble};
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, RunError, isa::assemble};
     ///
     /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
     /// // The byte that the first byte names: nothing says that there is one.
@@ -152,7 +152,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// only for programs that the host's own developers have written, never for those of strangers.
     ///
     /// ```
-    /// use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, isa::assemble};
     ///
     /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
     /// let insns = assemble("r0 = r1\nexit")?;
@@ -181,7 +181,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// anyway; there, only the refusals and the budget apply.
     ///
     /// ```
-    /// use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, isa::assemble};
     ///
     /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
     /// let insns = assemble("r0 = 0\nif r2 < 8 goto +1\nr0 = *(u64 *)(r1 + 0)\nexit")?;
@@ -197,7 +197,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// Selects what to do with proofs that an object carries of its programs; [`Proofs::Ignore`] by default.
     ///
     /// ```no_run
-    /// # use bpf_runtime::*;
+    /// # use bpf_runtime::{*, net::Xdp, verify::Proofs};
     /// # fn f(linker: &Linker<()>, object: &Object, maps: MapSet) -> Result<(), LoadError> {
     /// // Programs without a proof that holds are refused, so no load searches.
     /// let instance = linker.loader::<Xdp>().proofs(Proofs::Require).object(object, maps)?;
@@ -234,7 +234,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// faster, for programs that run only a few times. [`crate::Config::opt_level`] by default.
     ///
     /// ```
-    /// use bpf_runtime::{Config, Engine, Linker, OptLevel, Raw, assemble};
+    /// use bpf_runtime::{Config, Engine, Linker, OptLevel, Raw, isa::assemble};
     ///
     /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
     /// let once = linker.loader::<Raw>().opt_level(OptLevel::None).insns("once", assemble("r0 = 42\nexit")?)?;
@@ -252,7 +252,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// counts without a limit, so that [`crate::RunLimits::budget`] can limit single runs.
     ///
     /// ```
-    /// use bpf_runtime::{Config, Engine, Linker, Raw, RunError, assemble};
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, RunError, isa::assemble};
     ///
     /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
     /// // Goes round as often as the context is long.
@@ -345,7 +345,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// Gives maps of data to instructions without an object, as [`Loader::prog_arrays`].
     ///
     /// ```
-    /// use bpf_runtime::{Config, Engine, Linker, Map, MapDef, MapType, Raw, assemble};
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, isa::assemble, maps::{Map, MapDef, MapType}};
     ///
     /// let engine = Engine::new(Config::default())?;
     /// let linker = Linker::<()>::new(&engine);
@@ -838,7 +838,7 @@ pub struct VerifyReport {
     pub program: String,
     /// Instructions walked, over all paths.
     pub steps: u64,
-    /// Fuel spent ([`Limits::fuel`](crate::Limits::fuel)).
+    /// Fuel spent ([`Limits::fuel`](crate::verify::Limits::fuel)).
     pub fuel: u64,
     /// States kept where paths meet.
     pub states: usize,

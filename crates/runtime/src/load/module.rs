@@ -184,8 +184,8 @@ impl<'m, C: Context, H: 'static> Instantiate<'m, C, H> {
         self
     }
 
-    /// Gives the instance a name, which appears in errors of its runs ([`crate::Origin`]), [`Engine::snapshot`],
-    /// [`Engine::usage`], printed text ([`crate::Printed`]) and [`Instance::name`]. Several instances may have one
+    /// Gives the instance a name, which appears in errors of its runs ([`crate::error::Origin`]), [`Engine::snapshot`],
+    /// [`Engine::usage`], printed text ([`crate::run::Printed`]) and [`Instance::name`]. Several instances may have one
     /// name.
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.into());

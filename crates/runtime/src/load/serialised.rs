@@ -548,7 +548,7 @@ mod tests {
     #[test]
     fn bytes_that_are_no_module_are_malformed() {
         damage::<crate::Raw>(include_bytes!("../../tests/objects/instances.o"));
-        damage::<crate::Xdp>(include_bytes!("../../tests/objects/jumptables.o"));
+        damage::<crate::net::Xdp>(include_bytes!("../../tests/objects/jumptables.o"));
     }
 
     fn damage<C: Context>(object: &[u8]) {

@@ -70,7 +70,7 @@ pub enum TenantError {
 /// The parts of a tenant that no other tenant shares.
 ///
 /// ```
-/// use bpf_runtime::Tenant;
+/// use bpf_runtime::instances::Tenant;
 ///
 /// let tenant = Tenant::new("acme").memory(1 << 20).global("limit", &100u64.to_ne_bytes()).slot(3);
 /// ```
@@ -98,7 +98,7 @@ impl Tenant {
         self
     }
 
-    /// Sets the budget of each of the tenant's runs ([`crate::Instantiate::budget`]).
+    /// Sets the budget of each of the tenant's runs ([`crate::instances::Instantiate::budget`]).
     pub fn budget(mut self, budget: u64) -> Tenant {
         self.budget = Some(budget);
         self
@@ -127,7 +127,7 @@ impl Tenant {
 /// Tenants of one object: admitted, replaced and dropped under traffic.
 ///
 /// ```no_run
-/// # use bpf_runtime::*;
+/// # use bpf_runtime::{*, instances::Tenant};
 /// # use std::sync::Arc;
 /// # type Done = Result<(), Box<dyn std::error::Error>>;
 /// # fn f(linker: &Linker<()>, object: &Object, newer: &Object, gateway: &Instance<()>) -> Done {

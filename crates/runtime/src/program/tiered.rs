@@ -214,7 +214,7 @@ mod tests {
     //! Every system call that the exchange makes fails once, at each place where it is made.
 
     use crate::engine::tiers::Slow as _;
-    use crate::{Config, Engine, Linker, OptLevel, Program, Raw, assemble};
+    use crate::{Config, Engine, Linker, OptLevel, Program, Raw, isa::assemble};
     use bpf_os::{Call, Membarrier, inject};
 
     /// An engine whose packs are as small as they can be, and whose own thread finds no frequent program within the

@@ -1,6 +1,6 @@
 //! An engine for each way of running programs there is on this host.
 
-use bpf_runtime::{Arch, Config, Engine, Mode, OptLevel};
+use bpf_runtime::{Config, Engine, Mode, OptLevel, code::Arch};
 
 /// A way of running programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

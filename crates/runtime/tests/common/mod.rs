@@ -3,7 +3,7 @@
 
 pub(crate) mod engines;
 
-use bpf_runtime::{BpfContext, Caller, Config, Engine, Linker, Mode, OptLevel, ProgArray, Program, assemble};
+use bpf_runtime::{BpfContext, Caller, Config, Engine, Linker, Mode, OptLevel, ProgArray, Program, isa::assemble};
 
 /// Four words that programs read and write.
 #[derive(BpfContext, Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Fixture {
 
 /// The fixtures there are on this host.
 pub(crate) fn fixtures() -> Vec<Fixture> {
-    let jit: &[&str] = if bpf_runtime::Arch::HOST.is_some() {
+    let jit: &[&str] = if bpf_runtime::code::Arch::HOST.is_some() {
         &["jit", "jit, no optimisation", "jit, indirect", "jit, retpolines"]
     } else {
         &[]

@@ -2,8 +2,12 @@
 
 use crate::common::engines::engines;
 use bpf_runtime::{
-    Caller, Config, Engine, HelperError, Hook, HookPolicy, Instance, Linker, LoadError, LookupError, Map, MapDef,
-    MapSet, MapType, NotFound, Object, Program, Raw, RunErrorKind, RunLimits, Xdp, assemble,
+    Caller, Config, Engine, HelperError, Hook, HookPolicy, Instance, Linker, LoadError, MapSet, Object, Program, Raw,
+    RunLimits,
+    error::{LookupError, NotFound, RunErrorKind},
+    isa::assemble,
+    maps::{Map, MapDef, MapType},
+    net::Xdp,
 };
 use std::time::Duration;
 

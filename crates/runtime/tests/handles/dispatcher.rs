@@ -2,7 +2,10 @@
 //! errors.
 
 use crate::common::{Fixture, Prog, Words, fixture, fixtures};
-use bpf_runtime::{Dispatcher, DispatcherError, DispatcherOptions, RunError};
+use bpf_runtime::{
+    Dispatcher, RunError,
+    hook::{DispatcherError, DispatcherOptions},
+};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 type TestDispatcher = Dispatcher<Words, u64>;

@@ -2,7 +2,10 @@
 //! these may drop anything, or run deferred drops, while it holds its lock.
 
 use crate::common::{Fixture, Prog, Words, fixture, fixtures};
-use bpf_runtime::{Caller, Dispatcher, Hook, HookPolicy, Linker, Map, MapDef, MapType, ProgArray};
+use bpf_runtime::{
+    Caller, Dispatcher, Hook, HookPolicy, Linker, ProgArray,
+    maps::{Map, MapDef, MapType},
+};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -54,7 +57,7 @@ fn victim(f: &Fixture, places: &Arc<Places>) -> Prog {
     let mut linker = Linker::new(&f.engine);
     let touch = move |_: &mut Caller<'_, u64>| u64::from(on_drop.0.strong_count() > 0);
     linker.func(1002, "touch", touch).unwrap();
-    let insns = bpf_runtime::assemble("call 1002\nexit").unwrap();
+    let insns = bpf_runtime::isa::assemble("call 1002\nexit").unwrap();
     linker.loader().insns("victim", insns).unwrap()
 }
 
@@ -121,7 +124,7 @@ fn a_drop_may_look_at_the_dispatcher_that_refuses_a_program() {
         let mut linker = Linker::new(&f.engine);
         let touch = move |_: &mut Caller<'_, u64>| on_drop.0.strong_count() as u64;
         linker.func(1002, "touch", touch).unwrap();
-        let insns = bpf_runtime::assemble("call 1002\nexit").unwrap();
+        let insns = bpf_runtime::isa::assemble("call 1002\nexit").unwrap();
         let victim: Prog = linker.loader().insns("victim", insns).unwrap();
         let other = f.load("other", "r0 = 0\nexit", &[]);
         let memory = f.engine.domain().memory();
@@ -190,8 +193,9 @@ fn a_long_chain_of_owners_takes_no_stack() {
                     let (own, token) = (last.take(), Arc::clone(&alive));
                     let touch = move |_: &mut Caller<'_, u64>| own.is_some() && Arc::strong_count(&token) > 0;
                     linker.func(1002, "touch", touch).unwrap();
-                    last =
-                        Some(linker.loader().insns("link", bpf_runtime::assemble("call 1002\nexit").unwrap()).unwrap());
+                    last = Some(
+                        linker.loader().insns("link", bpf_runtime::isa::assemble("call 1002\nexit").unwrap()).unwrap(),
+                    );
                 }
                 assert_eq!(Arc::strong_count(&alive), 1 + LINKS);
                 drop(last);

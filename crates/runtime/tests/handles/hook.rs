@@ -1,7 +1,10 @@
 //! Hooks on every engine: order, policies, changes under running threads, statistics, errors.
 
 use crate::common::{Fixture, Prog, Words, fixture, fixtures};
-use bpf_runtime::{Attachment, Hook, HookError, HookPolicy, RunError, Verdicts};
+use bpf_runtime::{
+    Hook, HookPolicy, RunError,
+    hook::{Attachment, HookError, Verdicts},
+};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const PASS: u64 = 2;
@@ -196,7 +199,7 @@ fn statistics_count_while_they_are_on() {
 fn changes_under_running_threads() {
     let changes = if std::env::var_os("BPF_SOAK").is_some() { 1_000_000 } else { 10_000 };
     for name in ["interpreter", "jit"] {
-        if name == "jit" && bpf_runtime::Arch::HOST.is_none() {
+        if name == "jit" && bpf_runtime::code::Arch::HOST.is_none() {
             continue;
         }
         let f = fixture(name);

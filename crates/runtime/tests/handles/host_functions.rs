@@ -2,8 +2,10 @@
 
 use crate::common::engines::engines;
 use bpf_runtime::{
-    Caller, Config, Engine, HelperError, Linker, LoadError, Map, MapDef, MapType, Mode, Object, OptLevel, Pinned,
-    PinnedMap, Program, Raw, RunError, SharedBytes, SharedBytesMut,
+    Caller, Config, Engine, HelperError, Linker, LoadError, Mode, Object, OptLevel, Program, Raw, RunError,
+    SharedBytes, SharedBytesMut,
+    host::{Pinned, PinnedMap},
+    maps::{Map, MapDef, MapType},
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,8 +15,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 type Log = Vec<Vec<u8>>;
 
 /// Instructions from text, several a line.
-fn assemble(text: &str) -> Result<Vec<bpf_runtime::Insn>, impl std::error::Error> {
-    bpf_runtime::assemble(&text.replace(";", "\n"))
+fn assemble(text: &str) -> Result<Vec<bpf_runtime::isa::Insn>, impl std::error::Error> {
+    bpf_runtime::isa::assemble(&text.replace(";", "\n"))
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug, PartialEq)]
@@ -370,7 +372,7 @@ fn a_function_may_run_panic_and_drop_while_it_holds_memory() {
 #[test]
 fn results_arrive_as_wide_as_a_register() {
     let modes = [(Mode::Interpreter, OptLevel::None)].into_iter().chain(
-        bpf_runtime::Arch::HOST
+        bpf_runtime::code::Arch::HOST
             .iter()
             .flat_map(|_| [OptLevel::None, OptLevel::Speed, OptLevel::Tiered].map(|level| (Mode::Jit, level))),
     );
@@ -395,7 +397,7 @@ fn results_arrive_as_wide_as_a_register() {
         linker.func(1004, "maybe", |caller: &mut Caller<'_, i32>| -> i64 { i64::from(*caller.host()) }).unwrap();
         for verified in [true, false] {
             let load = |text: &str| {
-                let insns = bpf_runtime::assemble(text).unwrap();
+                let insns = bpf_runtime::isa::assemble(text).unwrap();
                 let loader = match verified {
                     true => linker.loader::<Raw>(),
                     // SAFETY: the verifier accepts it.

@@ -3,7 +3,8 @@
 use crate::common::engines::engines;
 use bpf_runtime::interfaces::{FromR0, Method, Table};
 use bpf_runtime::{
-    BpfContext, Engine, InterfaceError, Linker, LoadError, LookupError, MapSet, Object, RunError, RunLimits, interface,
+    BpfContext, Engine, Linker, LoadError, MapSet, Object, RunError, RunLimits, error::LookupError,
+    host::InterfaceError, interface,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

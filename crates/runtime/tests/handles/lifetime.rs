@@ -2,7 +2,7 @@
 
 use crate::common::engines::{engine, modes};
 use crate::common::fixtures;
-use bpf_runtime::{Caller, Engine, Linker, Mode, ProgArray, Program, Raw, RunError, assemble};
+use bpf_runtime::{Caller, Engine, Linker, Mode, ProgArray, Program, Raw, RunError, isa::assemble};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 

@@ -2,9 +2,12 @@
 
 use bpf_runtime::maps::{CreateOptions, flags, open_perf_entry};
 use bpf_runtime::{
-    Config, Dispatcher, DispatcherError, Engine, EngineError, Hook, HookError, HookPolicy, Linker, ListError,
-    LoadError, Map, MapDef, MapError, MapSet, MapType, Mode, Object, OptLevel, PackError, ProgArray, ProgArrayError,
-    Raw,
+    Config, Dispatcher, Engine, EngineError, Hook, HookPolicy, Linker, LoadError, MapSet, Mode, Object, OptLevel,
+    ProgArray, Raw,
+    code::PackError,
+    error::ProgArrayError,
+    hook::{DispatcherError, HookError, ListError},
+    maps::{Map, MapDef, MapError, MapType},
 };
 
 fn engine(memory: u64, object: u64) -> Engine {
@@ -66,7 +69,7 @@ fn more_slots_than_can_be_are_refused() {
         assert!(matches!(&made, Ok(_) | Err(MapError::MemoryLimit { .. } | MapError::Unsupported { .. })), "{made:?}");
     }
     let linker = Linker::<()>::new(&engine);
-    let program = linker.loader::<Raw>().insns("p", bpf_runtime::assemble("r0 = 7\nexit").unwrap()).unwrap();
+    let program = linker.loader::<Raw>().insns("p", bpf_runtime::isa::assemble("r0 = 7\nexit").unwrap()).unwrap();
     assert_eq!(program.run(&mut (), &mut []).unwrap(), 7);
 }
 
@@ -116,7 +119,7 @@ fn an_object_is_limited_as_a_whole_and_map_by_map() {
     let object = Object::parse(&std::fs::read(path).unwrap()).unwrap();
     let load = |engine: &Engine| {
         let maps = MapSet::for_object(engine, &object).unwrap();
-        Linker::<()>::new(engine).load::<bpf_runtime::Xdp>(&object, maps)
+        Linker::<()>::new(engine).load::<bpf_runtime::net::Xdp>(&object, maps)
     };
     let roomy = engine(64 * MIB, MIB);
     let instance = load(&roomy).unwrap();
@@ -149,7 +152,7 @@ fn an_object_is_limited_as_a_whole_and_map_by_map() {
 #[test]
 fn code_takes_memory_like_maps() {
     let program = |engine: &Engine, name: &str| {
-        let code = bpf_runtime::assemble("r0 = r2\nexit").unwrap();
+        let code = bpf_runtime::isa::assemble("r0 = r2\nexit").unwrap();
         Linker::<()>::new(engine).loader::<Raw>().opt_level(OptLevel::None).insns(name, code)
     };
     let none = engine(1000, MIB);

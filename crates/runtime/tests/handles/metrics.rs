@@ -1,8 +1,12 @@
 //! Metrics of an engine.
 
 use bpf_runtime::{
-    Arch, Caller, Config, Engine, HelperError, Hook, HookPolicy, Linker, Map, MapDef, MapSet, MapType, Mode, Object,
-    OptLevel, ProgArray, Program, Raw, RunError, Snapshot, assemble,
+    Caller, Config, Engine, HelperError, Hook, HookPolicy, Linker, MapSet, Mode, Object, OptLevel, ProgArray, Program,
+    Raw, RunError,
+    code::Arch,
+    isa::assemble,
+    maps::{Map, MapDef, MapType},
+    metrics::Snapshot,
 };
 
 const RUNS: u64 = 1000;
@@ -223,7 +227,7 @@ fn counters_of_many_instances_are_found_again() {
         run(&again);
         let programs = engine.snapshot().programs;
         assert_eq!(programs.len(), 300);
-        let runs = |programs: &[bpf_runtime::ProgramMetrics], of: &str| {
+        let runs = |programs: &[bpf_runtime::metrics::ProgramMetrics], of: &str| {
             let found = programs.iter().find(|one| one.instance.as_deref() == Some(of)).unwrap();
             (found.runs, found.versions, found.account.as_deref() == Some("some"))
         };

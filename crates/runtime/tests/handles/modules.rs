@@ -2,8 +2,10 @@
 //! objects (`support/ways.rs`) show that instances behave as loads.
 
 use bpf_runtime::{
-    Arch, Config, Engine, Held, Holder, Instance, Linker, LoadError, MapSet, Mode, Module, Object, OptLevel, Printed,
-    Raw, RunError,
+    Config, Engine, Instance, Linker, LoadError, MapSet, Mode, Module, Object, OptLevel, Raw, RunError,
+    code::Arch,
+    memory::{Held, Holder},
+    run::Printed,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
@@ -254,7 +256,10 @@ fn each_instance_has_its_budget() {
 /// Runs of one instance are interrupted; a run of the same program in another instance goes on.
 #[test]
 fn an_interruption_is_of_one_instance() {
-    use bpf_runtime::{ResetError, Xdp, XdpBuff};
+    use bpf_runtime::{
+        error::ResetError,
+        net::{Xdp, XdpBuff},
+    };
     let object = Object::parse(include_bytes!("../objects/stopped.o")).unwrap();
     for engine in engines() {
         let linker = Linker::<()>::new(&engine);
@@ -299,7 +304,7 @@ fn names_of_instances_are_in_metrics() {
     }
     let programs = engine.snapshot().programs;
     let of = |instance: &str| {
-        let is = |metrics: &&bpf_runtime::ProgramMetrics| {
+        let is = |metrics: &&bpf_runtime::metrics::ProgramMetrics| {
             metrics.program == "entry" && metrics.instance.as_deref() == Some(instance)
         };
         let found: Vec<_> = programs.iter().filter(is).collect();
@@ -413,7 +418,7 @@ fn places_of_programs_name_the_instance() {
         let plan = Plan::new().attach(&hook, &other).detach(&hook, &acme).attach(&hook, &other).commit();
         let plan = plan.unwrap_err().to_string();
         assert_eq!(plan, "hook 0 of the plan: program `at` in instance `other` is attached already");
-        let names = |stats: &[bpf_runtime::ProgramStats]| {
+        let names = |stats: &[bpf_runtime::metrics::ProgramStats]| {
             stats.iter().map(|one| (one.instance.clone().unwrap(), one.program.clone())).collect::<Vec<_>>()
         };
         assert_eq!(names(&hook.statistics()), [("acme".to_owned(), "at".to_owned())]);
@@ -543,13 +548,13 @@ fn a_reset_makes_maps_as_they_were() {
                 assert_eq!(self::seven(instance), first);
                 let next = instance.prog_array::<Raw>("next").unwrap();
                 assert_eq!(next.iter().map(|(index, _)| index).collect::<Vec<_>>(), [1]);
-                let mut ring = bpf_runtime::RingBuf::new(&instance.map("ring").unwrap()).unwrap();
+                let mut ring = bpf_runtime::maps::RingBuf::new(&instance.map("ring").unwrap()).unwrap();
                 assert!(ring.next_record().is_none());
             }
         }
         // A ring with a consumer is not reset: the reset fails until the consumer is dropped.
-        let consumer = bpf_runtime::RingBuf::new(&shared.map("ring").unwrap()).unwrap();
-        assert!(matches!(shared.reset(), Err(bpf_runtime::ResetError::Map(_))));
+        let consumer = bpf_runtime::maps::RingBuf::new(&shared.map("ring").unwrap()).unwrap();
+        assert!(matches!(shared.reset(), Err(bpf_runtime::error::ResetError::Map(_))));
         drop(consumer);
         shared.reset().unwrap();
     }
@@ -558,7 +563,7 @@ fn a_reset_makes_maps_as_they_were() {
 /// A reset is refused while a run is in the instance: in another thread, and in this one.
 #[test]
 fn a_reset_is_refused_while_runs_are_in_the_instance() {
-    use bpf_runtime::{Caller, ResetError};
+    use bpf_runtime::{Caller, error::ResetError};
     use std::sync::mpsc::{Receiver, Sender, channel};
     type Host = (Option<(Sender<()>, Receiver<()>)>, Option<Instance<u32>>);
     for engine in engines() {
@@ -607,7 +612,7 @@ fn a_reset_is_refused_while_runs_are_in_the_instance() {
 /// Two threads do not reset one instance at the same time: the second is refused while the first is in the middle.
 #[test]
 fn a_reset_in_the_middle_of_another_is_refused() {
-    use bpf_runtime::ResetError;
+    use bpf_runtime::error::ResetError;
     use std::sync::mpsc::channel;
     for engine in engines() {
         let instance = module(&engine).instance().make().unwrap();
@@ -635,7 +640,7 @@ fn a_reset_in_the_middle_of_another_is_refused() {
 
 #[test]
 fn a_pool_lends_what_is_as_it_was_made() {
-    use bpf_runtime::PoolError;
+    use bpf_runtime::error::PoolError;
     for engine in engines() {
         let module = module(&engine);
         let pool = module.pool(3).unwrap();
@@ -665,7 +670,7 @@ fn a_pool_lends_what_is_as_it_was_made() {
 /// A handle of a pooled instance that outlives the guard keeps the instance, which is not lent again.
 #[test]
 fn an_instance_with_handles_left_is_not_lent_again() {
-    use bpf_runtime::{Hook, PoolError};
+    use bpf_runtime::{Hook, error::PoolError};
     for engine in engines() {
         let module = module(&engine);
         let pool = module.pool(1).unwrap();
@@ -770,7 +775,7 @@ fn snapshots_hide_no_handle_from_a_pool() {
     });
 }
 
-fn again(linker: &Linker<()>, bytes: &[u8]) -> Result<Module<Raw, ()>, bpf_runtime::DeserializeError> {
+fn again(linker: &Linker<()>, bytes: &[u8]) -> Result<Module<Raw, ()>, bpf_runtime::error::DeserializeError> {
     // SAFETY: `serialize` of this build returned the bytes, or they were changed and the checksum has them refused
     // before any code runs.
     unsafe { Module::deserialize(linker, bytes) }
@@ -808,7 +813,7 @@ fn a_serialised_module_is_the_same_module() {
 
 /// Code passes what a closure has captured, or the caller that it wants to know, or neither.
 fn functions_with_other_hidden_arguments_are_found(engine: &Engine) {
-    use bpf_runtime::{Caller, DeserializeError};
+    use bpf_runtime::{Caller, error::DeserializeError};
     let linker = |knows: bool, captures: bool| {
         let mut linker = Linker::<()>::new(engine);
         linker.know_callers(knows);
@@ -837,7 +842,7 @@ fn functions_with_other_hidden_arguments_are_found(engine: &Engine) {
 
 #[test]
 fn honest_mistakes_with_serialised_modules_are_found() {
-    use bpf_runtime::{CpuFeatures, DeserializeError};
+    use bpf_runtime::{code::CpuFeatures, error::DeserializeError};
     if Arch::HOST.is_none() {
         return println!("SKIPPED: no JIT for this host");
     }
@@ -882,7 +887,7 @@ fn honest_mistakes_with_serialised_modules_are_found() {
     assert_eq!(elsewhere(|config| config.max_slots = 7), Err(DeserializeError::Config));
     assert_eq!(elsewhere(|config| config.metrics = true), Err(DeserializeError::Config));
     // SAFETY: the bytes are refused, because they were made for another context.
-    let context = unsafe { Module::<bpf_runtime::Xdp, ()>::deserialize(&linker, &bytes) }.map(drop);
+    let context = unsafe { Module::<bpf_runtime::net::Xdp, ()>::deserialize(&linker, &bytes) }.map(drop);
     assert_eq!(context, Err(DeserializeError::Context));
     let mut without = Linker::<()>::new(&first);
     without.remove_helper(1);
@@ -890,9 +895,9 @@ fn honest_mistakes_with_serialised_modules_are_found() {
     functions_with_other_hidden_arguments_are_found(&first);
     // Jump tables are maps, which need memory.
     let object = Object::parse(include_bytes!("../objects/jumptables.o")).unwrap();
-    let tables = linker.compile::<bpf_runtime::Xdp>(&object).unwrap().serialize().unwrap();
+    let tables = linker.compile::<bpf_runtime::net::Xdp>(&object).unwrap().serialize().unwrap();
     // SAFETY: `serialize` returned the bytes.
-    let read = || unsafe { Module::<bpf_runtime::Xdp, ()>::deserialize(&linker, &tables) }.map(drop);
+    let read = || unsafe { Module::<bpf_runtime::net::Xdp, ()>::deserialize(&linker, &tables) }.map(drop);
     let memory = first.domain().memory();
     let limit = memory.limit();
     memory.set_limit(memory.used()).unwrap();

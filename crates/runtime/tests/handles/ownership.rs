@@ -2,9 +2,15 @@
 
 use crate::common::{Fixture, Words, fixture, fixtures};
 use bpf_runtime::{
-    Caller, Config, Dispatcher, DispatcherError, Engine, Hook, HookError, HookPolicy, Linker, LoadError, Map, MapDef,
-    MapError, MapSet, MapType, Mode, Object, OtherDomain, Pinned, PinnedMap, ProgArray, ProgArrayError, Program, Raw,
-    RunError, Xdp, assemble,
+    Caller, Config, Dispatcher, Engine, Hook, HookPolicy, Linker, LoadError, MapSet, Mode, Object, ProgArray, Program,
+    Raw, RunError,
+    error::ProgArrayError,
+    hook::{DispatcherError, HookError},
+    host::{Pinned, PinnedMap},
+    isa::assemble,
+    maps::{Map, MapDef, MapError, MapType},
+    memory::OtherDomain,
+    net::Xdp,
 };
 use std::error::Error;
 
@@ -78,7 +84,7 @@ fn engine(mode: Mode, max_slots: u32) -> Engine {
 }
 
 fn modes() -> impl Iterator<Item = Mode> {
-    [Some(Mode::Interpreter), bpf_runtime::Arch::HOST.map(|_| Mode::Jit)].into_iter().flatten()
+    [Some(Mode::Interpreter), bpf_runtime::code::Arch::HOST.map(|_| Mode::Jit)].into_iter().flatten()
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The payload of a host function's panic or error is dropped by the runtime, and that drop may panic, too: the run
 //! ends, and the process goes on.
 
-use bpf_runtime::{Caller, Config, Engine, HelperError, Linker, Mode, Raw, RunError, assemble};
+use bpf_runtime::{Caller, Config, Engine, HelperError, Linker, Mode, Raw, RunError, isa::assemble};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Dropping it panics with another one, so many times.

@@ -2,9 +2,13 @@
 
 use crate::common::engines::engines;
 use bpf_runtime::{
-    BpfContext, Caller, Config, ContextBytes, Engine, HelperError, Hook, HookError, HookPolicy, Instance, Linker,
-    LoadError, Map, MapDef, MapSet, MapType, Object, Plan, PlanError, ProgArray, ProgArrayError, Program, Raw,
-    SharedBytes, Xdp, XdpBuff, assemble,
+    BpfContext, Caller, Config, ContextBytes, Engine, HelperError, Hook, HookPolicy, Instance, Linker, LoadError,
+    MapSet, Object, Plan, ProgArray, Program, Raw, SharedBytes,
+    error::ProgArrayError,
+    hook::{HookError, PlanError},
+    isa::assemble,
+    maps::{Map, MapDef, MapType},
+    net::{Xdp, XdpBuff},
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,8 +2,11 @@
 
 use crate::common::engines;
 use bpf_runtime::{
-    Caller, Config, Engine, Hook, HookPolicy, Linker, Map, MapDef, MapType, Module, Object, Pinned, ProgArray, Program,
-    Raw, Tenant, Tenants, assemble,
+    Caller, Config, Engine, Hook, HookPolicy, Linker, Module, Object, ProgArray, Program, Raw, Tenants,
+    host::Pinned,
+    instances::Tenant,
+    isa::assemble,
+    maps::{Map, MapDef, MapType},
 };
 use std::any::Any;
 use std::sync::{Arc, Barrier};

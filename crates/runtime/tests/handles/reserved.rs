@@ -2,7 +2,8 @@
 //! misunderstood.
 
 use bpf_runtime::{
-    Caller, Config, CpuFeatures, Engine, EngineError, LinkError, Linker, Mode, OptLevel, Raw, assemble, helper_name,
+    Caller, Config, Engine, EngineError, Linker, Mode, OptLevel, Raw, code::CpuFeatures, error::LinkError,
+    host::helper_name, isa::assemble,
 };
 
 /// Whatever id a function is registered under, either the linker refuses it or every engine calls it.
@@ -10,7 +11,7 @@ use bpf_runtime::{
 fn every_engine_calls_what_the_linker_takes() {
     let ids = (0..400).chain([1 << 20, (1 << 29) - 2]);
     let mut reserved = Vec::new();
-    let jit = bpf_runtime::Arch::HOST.map(|_| Mode::Jit);
+    let jit = bpf_runtime::code::Arch::HOST.map(|_| Mode::Jit);
     let engines: Vec<_> = [Some(Mode::Interpreter), jit]
         .into_iter()
         .flatten()
@@ -51,7 +52,7 @@ fn every_engine_calls_what_the_linker_takes() {
         }
     }
     reserved.dedup();
-    assert_eq!(reserved, bpf_runtime::SPECIAL_HELPERS);
+    assert_eq!(reserved, bpf_runtime::host::SPECIAL_HELPERS);
 }
 
 #[test]

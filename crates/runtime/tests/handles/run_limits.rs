@@ -2,8 +2,8 @@
 
 use crate::common::engines::engines;
 use bpf_runtime::{
-    Caller, Config, Deadline, DeadlineError, Dispatcher, Engine, EngineError, Hook, HookPolicy, Interrupter, Linker,
-    LoadError, ProgArray, Program, Raw, RunError, RunLimits, assemble,
+    Caller, Config, Deadline, Dispatcher, Engine, EngineError, Hook, HookPolicy, Interrupter, Linker, LoadError,
+    ProgArray, Program, Raw, RunError, RunLimits, error::DeadlineError, isa::assemble,
 };
 use std::cell::Cell;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Runs under one guard, and runs within each other: each as if it were alone.
 
 use crate::common::engines::engines;
-use bpf_runtime::{Caller, HelperError, Hook, HookPolicy, Linker, Program, Raw, RunError, assemble};
+use bpf_runtime::{Caller, HelperError, Hook, HookPolicy, Linker, Program, Raw, RunError, isa::assemble};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn load<H: 'static>(linker: &Linker<H>, text: &str) -> Program<Raw, H> {

@@ -5,7 +5,7 @@
 //! Dynamic indices make indirect sites, constant ones direct sites where the engine has them.
 
 use crate::common::{Array, Fixture, fixtures};
-use bpf_runtime::ProgArrayError;
+use bpf_runtime::error::ProgArrayError;
 
 /// Counts itself in the first word of the context, then tail-calls slot `slot` of the array.
 fn counting(slot: u32) -> String {
@@ -256,7 +256,7 @@ fn only_programs_of_a_kind_meet_in_an_array() {
         let refused = array.set(0, &foreign.load("other", "r0 = 0\nexit", &[]));
         assert!(matches!(refused, Err(ProgArrayError::OtherDomain(_))), "{}", f.name);
         if f.is_jit() {
-            let insns = bpf_runtime::assemble("r0 = 0\nexit").unwrap();
+            let insns = bpf_runtime::isa::assemble("r0 = 0\nexit").unwrap();
             let interpreted =
                 f.linker.loader::<crate::common::Words>().interpreted().insns("interpreted", insns).unwrap();
             assert_eq!(array.set(0, &interpreted), Err(ProgArrayError::Mode), "{}", f.name);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Direct sites, and what the same programs do without them. `None` where this host has no direct sites.
 fn direct() -> Option<Fixture> {
-    let f = fixture(if bpf_runtime::Arch::HOST.is_some() { "jit" } else { "interpreter" });
+    let f = fixture(if bpf_runtime::code::Arch::HOST.is_some() { "jit" } else { "interpreter" });
     if !f.is_jit() || !f.engine.domain().has_core_barrier() {
         bpf_testkit::skipped("direct tail calls", &"no backend or no core barrier on this host");
         return None;

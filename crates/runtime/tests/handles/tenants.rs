@@ -2,8 +2,8 @@
 //! `objects/instances.c`.
 
 use bpf_runtime::{
-    Config, Engine, Hook, HookPolicy, Linker, LoadError, Module, Object, ProgArray, Raw, RunError, Tenant, TenantError,
-    Tenants,
+    Config, Engine, Hook, HookPolicy, Linker, LoadError, Module, Object, ProgArray, Raw, RunError, Tenants,
+    instances::{Tenant, TenantError},
 };
 use std::sync::Arc;
 

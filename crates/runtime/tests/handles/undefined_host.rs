@@ -1,7 +1,11 @@
 //! The described context of a process that has not defined one: it has no fields, and no other comes after it.
 
 use crate::common::engines::engines;
-use bpf_runtime::{BpfContext, Config, Engine, HostContext, HostContextBuff, Linker, assemble};
+use bpf_runtime::{
+    BpfContext, Config, Engine, Linker,
+    describe::{HostContext, HostContextBuff},
+    isa::assemble,
+};
 
 #[derive(BpfContext)]
 #[repr(C)]

@@ -3,8 +3,10 @@
 
 use crate::common::{Fixture, Prog, Words, fixtures};
 use bpf_runtime::{
-    Caller, Config, Dispatcher, Engine, Hook, HookPolicy, Linker, Map, MapDef, MapType, Mode, OptLevel, Pinned,
-    PinnedMap, Plan, Program, Raw, assemble,
+    Caller, Config, Dispatcher, Engine, Hook, HookPolicy, Linker, Mode, OptLevel, Plan, Program, Raw,
+    host::{Pinned, PinnedMap},
+    isa::assemble,
+    maps::{Map, MapDef, MapType},
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,8 +2,10 @@
 
 use crate::common::engines::engines;
 use bpf_runtime::{
-    Account, Config, Engine, Holder, Instance, LimitBelowUse, Linker, LoadError, MapError, MapSet, Object, Raw, Whose,
-    assemble,
+    Account, Config, Engine, Instance, Linker, LoadError, MapSet, Object, Raw,
+    isa::assemble,
+    maps::MapError,
+    memory::{Holder, LimitBelowUse, Whose},
 };
 
 const OBJECT: &[u8] = include_bytes!("../objects/helpers.o");
@@ -17,7 +19,7 @@ fn load(engine: &Engine, account: Option<&Account>) -> Result<Instance<()>, Load
 }
 
 /// Returns the kinds and names of the holders, and the sum of their bytes.
-fn held(all: &[bpf_runtime::Held]) -> (Vec<(Holder, &str)>, u64) {
+fn held(all: &[bpf_runtime::memory::Held]) -> (Vec<(Holder, &str)>, u64) {
     (all.iter().map(|held| (held.holder, held.name.as_str())).collect(), all.iter().map(|held| held.bytes).sum())
 }
 

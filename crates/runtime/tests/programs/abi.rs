@@ -7,7 +7,7 @@
 
 use crate::support::{Variant, allocations, interpreter, jit, options, program, soak};
 use bpf_jit_code::RunCtx;
-use bpf_runtime::{Arch, Caller, Linker, Raw};
+use bpf_runtime::{Caller, Linker, Raw, code::Arch};
 use bpf_testkit::generate::{self, HELPER_ID, Shape};
 use bpf_testkit::skipped;
 use zerocopy::IntoBytes;

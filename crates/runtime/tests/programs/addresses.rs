@@ -5,7 +5,11 @@ use crate::common::engines::{engine, modes};
 use bpf_runtime::{
     BpfContext, Context, ContextBytes, ContextBytesMut, Hook, HookPolicy, Linker, Program, Raw, RunLimits,
 };
-use bpf_runtime::{Engine, RunError, SkBuff, Skb, Xdp, XdpBuff, XdpFrag, XdpFrags, XdpFragsBuff, assemble};
+use bpf_runtime::{
+    Engine, RunError,
+    isa::assemble,
+    net::{SkBuff, Skb, Xdp, XdpBuff, XdpFrag, XdpFrags, XdpFragsBuff},
+};
 
 #[derive(BpfContext)]
 #[repr(C)]

@@ -6,7 +6,11 @@ use bpf_isa::Imm64;
 use bpf_object::ReferenceKind;
 use bpf_object::btf::{Btf, Type};
 use bpf_runtime::maps::{Arena, MapDef, MapType, flags};
-use bpf_runtime::{Callee, Engine, Insn, Instance, Linker, LoadError, Map, Object, Program, Raw, RunError, assemble};
+use bpf_runtime::{
+    Engine, Instance, Linker, LoadError, Object, Program, Raw, RunError,
+    isa::{Callee, Insn, assemble},
+    maps::Map,
+};
 use bpf_testkit::generate::{self, ARENA_WORDS, Choices};
 use bpf_testkit::{kernel, skipped};
 use std::collections::BTreeMap;

@@ -8,8 +8,12 @@
 
 use crate::samples::{capture, parse, repeatable};
 use bpf_runtime::{
-    Arch, Callee, Config, Context, Engine, Insn, Linker, LoadError, Map, MapSet, MapType, Mode, Object, ProgramType,
-    RunError, SkBuff, Skb, Xdp, XdpBuff,
+    Config, Context, Engine, Linker, LoadError, MapSet, Mode, Object, RunError,
+    code::Arch,
+    isa::{Callee, Insn},
+    maps::{Map, MapType},
+    net::{SkBuff, Skb, Xdp, XdpBuff},
+    object::ProgramType,
 };
 use bpf_testkit::kernel::{self, ProgramType as Kind};
 use bpf_testkit::kernel_object::KernelObject;

@@ -2,7 +2,10 @@
 //! where a length or the memory is not proven.
 
 use crate::support::ways::{self, WAYS, Way};
-use bpf_runtime::{Caller, HelperError, Instance, Linker, LoadError, MapSet, Object, Raw, RunError, Xdp, XdpBuff};
+use bpf_runtime::{
+    Caller, HelperError, Instance, Linker, LoadError, MapSet, Object, Raw, RunError,
+    net::{Xdp, XdpBuff},
+};
 
 const OBJECT: &[u8] = include_bytes!("../objects/builtins.o");
 const OLDER: &[u8] = include_bytes!("../objects/builtins.v2.o");

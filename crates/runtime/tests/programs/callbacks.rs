@@ -3,7 +3,9 @@
 
 use crate::common::engines::{config, modes};
 use bpf_runtime::{
-    Caller, Engine, Linker, Loader, Map, MapDef, MapType, Program, Raw, RunError, UserRingBuf, assemble,
+    Caller, Engine, Linker, Loader, Program, Raw, RunError,
+    isa::assemble,
+    maps::{Map, MapDef, MapType, UserRingBuf},
 };
 
 /// Counts its calls; the first one interrupts the engine's runs.

@@ -5,7 +5,7 @@
 
 use crate::support::{Failure, Variant, allocations, interpreter, jit, options, program, soak};
 use bpf_isa::{AluOp, Insn, Reg, Src, Width};
-use bpf_runtime::decode;
+use bpf_runtime::isa::decode;
 use bpf_testkit::cases::{self, Case, Expected, Outcome};
 use bpf_testkit::skipped;
 

@@ -32,7 +32,7 @@ fn a_configured_program_does_what_it_was_configured_for() {
             assert_eq!(program.run(&mut (), &mut bytes.clone()).unwrap(), expected(mode, &bytes), "{way:?}, {mode}");
             sizes.extend(program.machine_code().map(|(code, _)| code.len()));
         }
-        if way == Way::Verified && bpf_runtime::Arch::HOST.is_some() {
+        if way == Way::Verified && bpf_runtime::code::Arch::HOST.is_some() {
             // Only the second has a loop in it.
             assert!(sizes[1] >= sizes[0] + 24 && sizes[1] >= sizes[2] + 24, "bytes of code by mode: {sizes:?}");
         }

@@ -3,8 +3,8 @@
 
 use crate::common::engines::engines;
 use bpf_runtime::{
-    BpfContext, Config, Context, ContextBytes, ContextBytesMut, Engine, Linker, LoadError, LookupError, MapSet, Object,
-    Program, RunError, assemble,
+    BpfContext, Config, Context, ContextBytes, ContextBytesMut, Engine, Linker, LoadError, MapSet, Object, Program,
+    RunError, error::LookupError, isa::assemble,
 };
 
 #[derive(BpfContext, Debug)]
@@ -40,7 +40,7 @@ struct Flat {
     pair: [u32; 2],
 }
 
-fn insns(text: &str) -> Vec<bpf_runtime::Insn> {
+fn insns(text: &str) -> Vec<bpf_runtime::isa::Insn> {
     assemble(&text.replace(';', "\n")).unwrap_or_else(|e| panic!("{e} in {text}"))
 }
 

@@ -3,7 +3,8 @@
 
 use crate::common::engines::engines;
 use bpf_runtime::{
-    BpfContext, ContextBytesMut, Engine, Linker, MapSet, Object, Program, Raw, SkBuff, Skb, Xdp, XdpBuff,
+    BpfContext, ContextBytesMut, Engine, Linker, MapSet, Object, Program, Raw,
+    net::{SkBuff, Skb, Xdp, XdpBuff},
 };
 
 /// Packet headers are the same everywhere, so the compiled offsets stand; only the kernel's own types are missing.

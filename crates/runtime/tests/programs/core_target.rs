@@ -2,7 +2,10 @@
 //! `objects/core_target.c` take a packet of the bytes 0, 1, 2, ... for that host's structures.
 
 use crate::common::engines::engines;
-use bpf_runtime::{Caller, Engine, HelperError, Linker, MapSet, Object, Xdp, XdpBuff};
+use bpf_runtime::{
+    Caller, Engine, HelperError, Linker, MapSet, Object,
+    net::{Xdp, XdpBuff},
+};
 
 fn object() -> Object {
     let mut object = Object::parse(include_bytes!("../objects/core_target.o")).unwrap();

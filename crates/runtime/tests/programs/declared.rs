@@ -1,7 +1,7 @@
 //! Functions of the host by name: an object's prototypes are compared with the host's, by `objects/declared.c`.
 
 use crate::common::engines::engines;
-use bpf_runtime::{AsyncCaller, Caller, Engine, LinkError, Linker, LoadError, MapSet, Object, Raw, SharedBytes};
+use bpf_runtime::{AsyncCaller, Caller, Engine, Linker, LoadError, MapSet, Object, Raw, SharedBytes, error::LinkError};
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};

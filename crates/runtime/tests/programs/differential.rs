@@ -5,7 +5,7 @@
 //! `BPF_SOAK=100 cargo test --release -p bpf-runtime --test programs differential`.
 
 use crate::support::{Failure, Outcome, Variant, allocations, interpreter, jit, options, soak};
-use bpf_runtime::{Arch, Mode, RunError};
+use bpf_runtime::{Mode, RunError, code::Arch};
 use bpf_testkit::generate::{self, Generated, Shape};
 use bpf_testkit::skipped;
 

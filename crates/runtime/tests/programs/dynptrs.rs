@@ -1,7 +1,11 @@
 //! Dynptrs over packets, map values and records, by programs as compilers make them; the numbers are the kernel's.
 
 use crate::support::ways::{self, Way};
-use bpf_runtime::{Instance, Linker, LoadError, MapSet, Object, RingBuf, SkBuff, Skb, Xdp, XdpBuff};
+use bpf_runtime::{
+    Instance, Linker, LoadError, MapSet, Object,
+    maps::RingBuf,
+    net::{SkBuff, Skb, Xdp, XdpBuff},
+};
 
 const OBJECT: &[u8] = include_bytes!("../objects/dynptr.o");
 /// Only the verifier can tell a dynptr from bytes.
@@ -89,7 +93,7 @@ fn unverified_programs_have_no_dynptrs() {
     let text = "*(u64 *)(r10 - 16) = 4096\n*(u64 *)(r10 - 8) = 8\nr1 = r10\nr1 += -24\nr2 = 8\nr3 = r10\nr3 += -16\n\
                 r4 = 0\nr5 = 0\ncall 201\nexit";
     let linker = Linker::<()>::new(&engine);
-    let insns = bpf_runtime::assemble(text).unwrap();
+    let insns = bpf_runtime::isa::assemble(text).unwrap();
     let program = linker.loader::<bpf_runtime::Raw>().interpreted().insns("forged", insns).unwrap();
     let error = program.run(&mut (), &mut []).unwrap_err().to_string();
     assert!(error.contains("needs a verified program"), "{error}");

@@ -2,7 +2,11 @@
 
 use crate::support;
 use crate::support::ways::{self, Way};
-use bpf_runtime::{Linker, Map, MapDef, MapType, Xdp, XdpBuff};
+use bpf_runtime::{
+    Linker,
+    maps::{Map, MapDef, MapType},
+    net::{Xdp, XdpBuff},
+};
 use bpf_testkit::kernel;
 use bpf_testkit::skipped;
 use std::sync::{Arc, Mutex};

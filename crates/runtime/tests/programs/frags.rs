@@ -3,8 +3,9 @@
 use crate::support::ways::{self, Way};
 use bpf_runtime::maps::open_perf_entry;
 use bpf_runtime::{
-    Instance, Linker, LoadError, Map, MapDef, MapSet, MapType, Object, Program, Xdp, XdpBuff, XdpFrag, XdpFrags,
-    XdpFragsBuff,
+    Instance, Linker, LoadError, MapSet, Object, Program,
+    maps::{Map, MapDef, MapType},
+    net::{Xdp, XdpBuff, XdpFrag, XdpFrags, XdpFragsBuff},
 };
 use bpf_testkit::kernel::{self, pinned};
 use bpf_testkit::skipped;
@@ -176,7 +177,7 @@ fn events_have_all_pieces() {
         let map = Map::create(MapDef::new("events", MapType::PerfEventArray, 4, 4, slots), engine.domain()).unwrap();
         let text =
             "*(u64 *)(r10 - 8) = 7\nr2 = map[fd:0]\nr3 = 0x28ffffffff ll\nr4 = r10\nr4 += -8\nr5 = 8\ncall 25\nexit";
-        let insns = bpf_runtime::assemble(text).unwrap();
+        let insns = bpf_runtime::isa::assemble(text).unwrap();
         let program = linker.loader::<XdpFrags>().maps(&[&map]).insns("event", insns).unwrap();
         let mut rings: Vec<_> = (0..slots).map(|slot| open_perf_entry(&map, slot, 1 << 12).unwrap()).collect();
         let packet: Vec<u8> = (0..60).collect();
@@ -213,11 +214,11 @@ fn only_programs_for_packets_in_pieces_have_them() {
         let r0 = instance.program::<Xdp>(name).unwrap().run(&mut (), &mut XdpBuff::new(packet)).unwrap();
         assert_eq!(r0 & 0xffff, 60, "{name}");
     }
-    let insns = || bpf_runtime::assemble("r0 = 2\nexit").unwrap();
+    let insns = || bpf_runtime::isa::assemble("r0 = 2\nexit").unwrap();
     let pieces = linker.loader::<XdpFrags>().insns("pieces", insns()).unwrap();
     let array = bpf_runtime::ProgArray::<XdpFrags, ()>::create(&engine, "jumps", 1).unwrap();
     array.set(0, &pieces).unwrap();
-    let jump = bpf_runtime::assemble("r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 0\nexit").unwrap();
+    let jump = bpf_runtime::isa::assemble("r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 0\nexit").unwrap();
     let refused = linker.loader::<XdpFrags>().prog_arrays(&[&array]).insns("jump", jump).map(|_| ());
     assert!(refused.is_ok(), "{refused:?}");
 }

@@ -4,7 +4,8 @@
 use crate::common::engines::engines;
 use bpf_runtime::maps::typed::TypedHash;
 use bpf_runtime::{
-    BpfContext, Caller, ContextBytes, HelperError, Linker, MapSet, Object, ProgArray, RingBuf, RunError, SharedBytes,
+    BpfContext, Caller, ContextBytes, HelperError, Linker, MapSet, Object, ProgArray, RunError, SharedBytes,
+    maps::RingBuf,
 };
 
 #[derive(BpfContext)]

@@ -1,7 +1,11 @@
 //! Hints beside the verdict, on code that its author may not have intended. The source is `objects/hints.c`.
 
 use bpf_runtime::{
-    Config, Engine, InsnIdx, LeftOutReason, Linker, LoadError, MapSet, Object, ObjectError, Raw, VerifyHint, Xdp,
+    Config, Engine, Linker, LoadError, MapSet, Object, Raw,
+    isa::InsnIdx,
+    net::Xdp,
+    object::{LeftOutReason, ObjectError},
+    verify::VerifyHint,
 };
 
 #[path = "../../../object/tests/common/mod.rs"]
@@ -53,7 +57,7 @@ fn a_refusal_without_source_lines_names_the_option() {
     let linker = Linker::<()>::new(&engine);
     let mut elf = elf::Elf::new();
     // r0 is not set.
-    let section = elf.code("prog", &bpf_isa::encode(&bpf_runtime::assemble("exit").unwrap()).unwrap());
+    let section = elf.code("prog", &bpf_isa::encode(&bpf_runtime::isa::assemble("exit").unwrap()).unwrap());
     elf.symbol("f", section, elf::FUNC, 0, 8);
     let object = Object::parse(&elf.build()).unwrap();
     let load = || linker.loader::<Raw>().object(&object, MapSet::for_object(&engine, &object).unwrap());
@@ -61,7 +65,7 @@ fn a_refusal_without_source_lines_names_the_option() {
     let LoadError::Verifier { source, .. } = &error else { panic!("{error}") };
     assert_eq!(source.insn, InsnIdx(0));
     assert!(error.to_string().contains(HINT), "{error}");
-    let error = linker.loader::<Raw>().insns("f", bpf_runtime::assemble("exit").unwrap()).unwrap_err();
+    let error = linker.loader::<Raw>().insns("f", bpf_runtime::isa::assemble("exit").unwrap()).unwrap_err();
     assert!(!error.to_string().contains(HINT), "{error}");
 }
 

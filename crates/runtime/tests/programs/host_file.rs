@@ -2,8 +2,11 @@
 
 use crate::common::engines::engines;
 use bpf_runtime::{
-    BpfContext, Caller, Config, ContextBytes, ContextBytesMut, Engine, HelperError, HostContext, HostContextBuff,
-    HostInterface, HostValue, LinkError, Linker, Pinned, SharedBytes, assemble,
+    BpfContext, Caller, Config, ContextBytes, ContextBytesMut, Engine, HelperError, Linker, SharedBytes,
+    describe::{HostContext, HostContextBuff, HostInterface},
+    error::LinkError,
+    host::{HostValue, Pinned},
+    isa::assemble,
 };
 use core::convert::Infallible;
 use std::sync::{Arc, Mutex};

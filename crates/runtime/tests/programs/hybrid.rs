@@ -6,12 +6,16 @@ mod border;
 
 use crate::common::engines::{engine, modes};
 use crate::support::soak;
-use bpf_runtime::Map;
+use bpf_runtime::maps::Map;
 use bpf_runtime::maps::{MapDef, MapType, flags};
 use bpf_runtime::{
-    Arch, BpfContext, Config, Engine, Hook, HookPolicy, Linker, MapSet, Object, ProgArray, Program, Raw,
+    BpfContext, Config, Engine, Hook, HookPolicy, Linker, MapSet, Object, ProgArray, Program, Raw, code::Arch,
 };
-use bpf_runtime::{Insn, LoadError, RunError, SkBuff, Skb, Xdp, XdpBuff, assemble};
+use bpf_runtime::{
+    LoadError, RunError,
+    isa::{Insn, assemble},
+    net::{SkBuff, Skb, Xdp, XdpBuff},
+};
 use bpf_testkit::generate::Choices;
 
 const CANARY: u8 = 0xc5;
@@ -443,7 +447,7 @@ fn generated_programs_end_alike_on_both_engines() {
                 (end, room)
             };
             let (by_interpreter, by_code) = (run(&a), run(&b));
-            assert_eq!(by_interpreter, by_code, "seed {seed}\n{}", bpf_runtime::disassemble(&insns));
+            assert_eq!(by_interpreter, by_code, "seed {seed}\n{}", bpf_runtime::isa::disassemble(&insns));
             if by_code.0.starts_with("0x") { finished += 1 } else { stopped += 1 }
         }
     }

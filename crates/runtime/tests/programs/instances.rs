@@ -8,8 +8,11 @@
 use crate::samples::repeatable;
 use crate::support::ways::read_back;
 use bpf_runtime::{
-    Account, Arch, Config, Context, Engine, Instance, Linker, LoadError, Map, MapSet, MapType, Mode, Object, Program,
-    ProgramMetrics, Raw, RunError, SkBuff, Skb, Xdp, XdpBuff,
+    Account, Config, Context, Engine, Instance, Linker, LoadError, MapSet, Mode, Object, Program, Raw, RunError,
+    code::Arch,
+    maps::{Map, MapType},
+    metrics::ProgramMetrics,
+    net::{SkBuff, Skb, Xdp, XdpBuff},
 };
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -47,7 +50,7 @@ struct Outcome {
 type OneRun = (String, usize, Result<u64, String>, Vec<u8>);
 /// Keys and values.
 type Elements = Vec<(Vec<u8>, Vec<u8>)>;
-type Counts = (String, u64, u64, u64, bpf_runtime::Stops);
+type Counts = (String, u64, u64, u64, bpf_runtime::metrics::Stops);
 
 type Run<C> = fn(&Program<C, ()>, &mut Vec<u8>) -> Result<u64, RunError>;
 

@@ -2,9 +2,12 @@
 
 use bpf_runtime::maps::{Map, MapDef, MapType};
 use bpf_runtime::{
-    Config, Engine, Hardening, Linker, LoadError, Loader, MapSet, Mode, Object, OptLevel, Raw, RunError,
+    Config, Engine, Linker, LoadError, Loader, MapSet, Mode, Object, OptLevel, Raw, RunError, code::Hardening,
 };
-use bpf_runtime::{Xdp, XdpBuff, assemble};
+use bpf_runtime::{
+    isa::assemble,
+    net::{Xdp, XdpBuff},
+};
 
 const HARDENED: Hardening = Hardening {
     retpolines: true,
@@ -19,7 +22,7 @@ fn slots(text: &str, labels: &[&str]) -> Vec<u32> {
     let jumps: String = labels.iter().map(|label| format!("\ngoto {label}")).collect();
     let insns = assemble(&format!("{text}{jumps}")).expect("a program with these labels");
     let first = insns.len() - labels.len();
-    let target = |i: usize| bpf_runtime::InsnIdx(i as u32).jump(insns[i].jump_offset()?);
+    let target = |i: usize| bpf_runtime::isa::InsnIdx(i as u32).jump(insns[i].jump_offset()?);
     (first..insns.len()).map(|i| target(i).expect("a jump").0).collect()
 }
 

@@ -9,7 +9,12 @@
 //!
 //! Every program that the kernel accepts at load must be accepted here; the converse is not tested.
 
-use bpf_runtime::{Arch, Config, Context, Engine, Insn, Linker, Mode, Program, SkBuff, SkFields, Skb, Xdp, XdpBuff};
+use bpf_runtime::{
+    Config, Context, Engine, Linker, Mode, Program,
+    code::Arch,
+    isa::Insn,
+    net::{SkBuff, SkFields, Skb, Xdp, XdpBuff},
+};
 use bpf_testkit::kernel::{self, ProgramType};
 use bpf_testkit::skipped;
 use bpf_uapi::Helper;
@@ -232,7 +237,7 @@ const ELSEWHERE: &[(&[u32], &str)] = &[
 ];
 
 fn insns(text: &str) -> Vec<Insn> {
-    bpf_runtime::assemble(&text.replace("; ", "\n")).unwrap_or_else(|e| panic!("{e} in\n{text}"))
+    bpf_runtime::isa::assemble(&text.replace("; ", "\n")).unwrap_or_else(|e| panic!("{e} in\n{text}"))
 }
 
 /// How a program tells r7, with the context in r6: returned, or where the kernel allows but 0 and 1, as the mark.

@@ -3,7 +3,11 @@
 //!
 //! Needs bpf(2), that is, root; otherwise the test says SKIPPED. `BPF_SOAK=N` runs N times as many programs.
 
-use bpf_runtime::{Arch, Config, Engine, Linker, Map, MapDef, MapType, Mode, Raw};
+use bpf_runtime::{
+    Config, Engine, Linker, Mode, Raw,
+    code::Arch,
+    maps::{Map, MapDef, MapType},
+};
 use bpf_testkit::{kernel, skipped};
 use std::fmt::Write;
 

@@ -2,7 +2,10 @@
 //! are the kernel's, which is asked where the process may.
 
 use crate::support::ways::{self, Way};
-use bpf_runtime::{Context, Instance, Linker, MapSet, Object, RxMetadata, SkBuff, Skb, Xdp, XdpBuff};
+use bpf_runtime::{
+    Context, Instance, Linker, MapSet, Object,
+    net::{RxMetadata, SkBuff, Skb, Xdp, XdpBuff},
+};
 use bpf_testkit::kernel::{self, pinned};
 use bpf_testkit::skipped;
 use std::path::Path;

@@ -3,9 +3,13 @@
 
 use crate::support::ways::{self, Way};
 use bpf_runtime::{
-    Account, Caller, Config, Engine, HelperError, Instance, Linker, Map, MapDef, MapSet, MapType, Object,
+    Account, Caller, Config, Engine, HelperError, Instance, Linker, MapSet, Object,
+    maps::{Map, MapDef, MapType},
 };
-use bpf_runtime::{OptLevel, ProgArray, Program, Raw, RunError, RunLimits, Xdp, XdpBuff};
+use bpf_runtime::{
+    OptLevel, ProgArray, Program, Raw, RunError, RunLimits,
+    net::{Xdp, XdpBuff},
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The host's log as a function of programs (`Linker::log`), and the limit of lines a second, by `objects/logs.c`.
 
 use crate::common::engines::engines;
-use bpf_runtime::{Config, Engine, Instance, LinkError, Linker, MapSet, Object, Printed, Raw, SharedBytes};
+use bpf_runtime::{Config, Engine, Instance, Linker, MapSet, Object, Raw, SharedBytes, error::LinkError, run::Printed};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -117,8 +117,9 @@ fn lines_beyond_the_limit_are_dropped_and_counted() {
                 assert!(printed <= u64::from(limit) * seconds && (printed > 0) == (limit > 0), "{own:?}");
                 assert!(own.first().is_none_or(|line| line.text == "line 0" && line.dropped == 0), "{own:?}");
                 let snapshot = engine.snapshot();
-                let of =
-                    |p: &&bpf_runtime::ProgramMetrics| p.program == "prints" && p.instance.as_deref() == Some(name);
+                let of = |p: &&bpf_runtime::metrics::ProgramMetrics| {
+                    p.program == "prints" && p.instance.as_deref() == Some(name)
+                };
                 let dropped = snapshot.programs.iter().find(of).unwrap().dropped_lines;
                 assert_eq!(printed + dropped, LINES);
                 assert!(own.iter().map(|line| line.dropped).sum::<u64>() <= dropped);

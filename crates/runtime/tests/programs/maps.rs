@@ -2,7 +2,10 @@
 //! and not. The source is `objects/maps.c`.
 
 use crate::support::ways::{self, E2BIG, EINVAL, ENOENT, WAYS, Way, notes, run};
-use bpf_runtime::{Engine, Instance, Linker, LoadError, Map, MapDef, MapError, MapSet, MapType, Object, Raw, RunError};
+use bpf_runtime::{
+    Engine, Instance, Linker, LoadError, MapSet, Object, Raw, RunError,
+    maps::{Map, MapDef, MapError, MapType},
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn object() -> Object {
@@ -400,7 +403,7 @@ fn an_interpreted_run_may_be_given_every_value_of_a_large_map() {
     let text = "*(u64 *)(r10 - 8) = 0; r1 = map[fd:0]; r2 = subprog[f]; r3 = r10; r3 += -8; r4 = 0; call 164; r0 = *(u64 *)(r10 - 8); exit;
                 f: r5 = *(u32 *)(r2 + 0); r0 = *(u64 *)(r4 + 0); r0 += r5; *(u64 *)(r4 + 0) = r0;
                 r0 = *(u64 *)(r3 + 0); r0 += 1; *(u64 *)(r3 + 0) = r0; r0 = 0; exit";
-    let insns = bpf_runtime::assemble(&text.replace(';', "\n")).unwrap();
+    let insns = bpf_runtime::isa::assemble(&text.replace(';', "\n")).unwrap();
     let engine = Engine::new(bpf_runtime::Config::default()).unwrap();
     for map_type in [MapType::Hash, MapType::LruHash, MapType::Array] {
         let map = Map::create(MapDef::new("large", map_type, 4, 8, ELEMENTS as u32), engine.domain()).unwrap();

@@ -1,8 +1,8 @@
 //! Contexts with structs in them, and with as many byte slices as there may be.
 
 use bpf_runtime::{
-    Arch, BpfContext, Config, ContextBytes, ContextBytesMut, Engine, Linker, LoadError, MapSet, Mode, Object, Program,
-    assemble,
+    BpfContext, Config, ContextBytes, ContextBytesMut, Engine, Linker, LoadError, MapSet, Mode, Object, Program,
+    code::Arch, isa::assemble,
 };
 
 #[derive(BpfContext, Debug)]
@@ -57,7 +57,7 @@ fn engines() -> Vec<Engine> {
     modes.map(engine).collect()
 }
 
-fn insns(text: &str) -> Vec<bpf_runtime::Insn> {
+fn insns(text: &str) -> Vec<bpf_runtime::isa::Insn> {
     assemble(&text.replace(';', "\n")).unwrap_or_else(|e| panic!("{e} in {text}"))
 }
 

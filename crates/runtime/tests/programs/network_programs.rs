@@ -9,9 +9,11 @@
 use crate::network_traffic::traffic;
 use crate::support::ways::{self, Way};
 use bpf_runtime::maps::{MapDef, MapType};
-use bpf_runtime::network::{Network, SockFields, Socket};
+use bpf_runtime::net::{Network, SockFields, Socket};
 use bpf_runtime::{
-    Engine, Instance, Linker, Map, MapSet, Object, SkBuff, SkLookup, SkLookupBuff, SkLookupFields, Skb, Xdp, XdpBuff,
+    Engine, Instance, Linker, MapSet, Object,
+    maps::Map,
+    net::{SkBuff, SkLookup, SkLookupBuff, SkLookupFields, Skb, Xdp, XdpBuff},
 };
 use bpf_testkit::kernel::{self, pinned};
 use bpf_testkit::skipped;

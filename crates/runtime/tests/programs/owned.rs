@@ -2,7 +2,8 @@
 
 use crate::support::ways::{self, Way};
 use bpf_runtime::{
-    Account, Caller, Engine, HelperError, Instance, Linker, LoadError, MapSet, Object, Program, RunError, Xdp, XdpBuff,
+    Account, Caller, Engine, HelperError, Instance, Linker, LoadError, MapSet, Object, Program, RunError,
+    net::{Xdp, XdpBuff},
 };
 use bpf_testkit::kernel::{self, pinned};
 use bpf_testkit::skipped;
@@ -322,8 +323,8 @@ fn maps_are_taken_over_with_what_they_hold() {
     engine.reclaim();
     assert_eq!(ask(&new, "stash", [2, 1, 0]), 7 + 14);
     assert_eq!(ask(&new, "queue", [3, 0, 0]), 9);
-    let other = bpf_runtime::MapDef::new("stashes", bpf_runtime::MapType::Hash, 8, 16, 4);
-    let plain = bpf_runtime::Map::create(other, engine.domain()).unwrap();
+    let other = bpf_runtime::maps::MapDef::new("stashes", bpf_runtime::maps::MapType::Hash, 8, 16, 4);
+    let plain = bpf_runtime::maps::Map::create(other, engine.domain()).unwrap();
     let error = MapSet::for_object(&engine, &object).unwrap().reuse("stashes", &plain).unwrap_err();
     assert!(error.to_string().contains("own objects"), "{error}");
 }

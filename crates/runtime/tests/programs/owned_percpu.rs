@@ -2,7 +2,10 @@
 //! left of an object whose owner goes.
 
 use crate::support::ways::{self, Way};
-use bpf_runtime::{Account, Engine, Instance, Linker, LoadError, MapSet, Object, Xdp, XdpBuff};
+use bpf_runtime::{
+    Account, Engine, Instance, Linker, LoadError, MapSet, Object,
+    net::{Xdp, XdpBuff},
+};
 use bpf_testkit::kernel::{self, pinned};
 use bpf_testkit::skipped;
 use std::path::Path;

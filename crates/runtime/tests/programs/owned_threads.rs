@@ -5,8 +5,9 @@
 use crate::support::ways::{self, Way};
 use bpf_runtime::maps::RingBuf;
 use bpf_runtime::{
-    Account, Arch, Config, Engine, Instance, Linker, MapSet, Object, OptLevel, ProgArray, RunError, RunLimits, Xdp,
-    XdpBuff,
+    Account, Config, Engine, Instance, Linker, MapSet, Object, OptLevel, ProgArray, RunError, RunLimits,
+    code::Arch,
+    net::{Xdp, XdpBuff},
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
@@ -332,7 +333,7 @@ fn maps_are_not_shared_with_who_knows_less_of_the_objects() {
                     assert_ne!(i, j, "{source}");
                     let incompatible = matches!(
                         &source,
-                        bpf_runtime::MapError::Incompatible { field, .. } if field.contains("own objects")
+                        bpf_runtime::maps::MapError::Incompatible { field, .. } if field.contains("own objects")
                     );
                     assert!(map == "stashes" && incompatible, "{source}");
                 }

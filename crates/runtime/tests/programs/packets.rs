@@ -4,7 +4,10 @@
 //! everywhere.
 
 use bpf_runtime::{
-    Arch, Config, Context, Engine, Insn, Linker, Mode, Program, Raw, Redirect, SkBuff, Skb, Xdp, XdpBuff,
+    Config, Context, Engine, Linker, Mode, Program, Raw,
+    code::Arch,
+    isa::Insn,
+    net::{Redirect, SkBuff, Skb, Xdp, XdpBuff},
 };
 use bpf_testkit::kernel::{self, ProgramType};
 use bpf_testkit::skipped;
@@ -20,7 +23,7 @@ const FRAME: [u8; 60] =
     \x30\x39\x01\xbb\0\x1a\xbe\xef0123456789abcdefgh";
 
 fn insns(text: &str) -> Vec<Insn> {
-    bpf_runtime::assemble(&text.replace(';', "\n")).unwrap_or_else(|e| panic!("{e} in\n{text}"))
+    bpf_runtime::isa::assemble(&text.replace(';', "\n")).unwrap_or_else(|e| panic!("{e} in\n{text}"))
 }
 
 fn load<C: Context>(text: &str) -> Vec<Program<C, ()>> {

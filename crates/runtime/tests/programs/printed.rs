@@ -3,7 +3,7 @@
 
 use crate::support;
 use crate::support::ways::{self, WAYS, Way};
-use bpf_runtime::{Printed, Raw};
+use bpf_runtime::{Raw, run::Printed};
 use std::sync::{Arc, Mutex};
 
 /// A call as the sink received it: program, account, text.

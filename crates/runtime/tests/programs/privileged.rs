@@ -2,14 +2,19 @@
 //! from root only. Programs that the kernel refuses to root are refused here as well.
 
 use bpf_runtime::maps::{Map, MapDef, MapType};
-use bpf_runtime::{Arch, Config, Engine, Insn, Linker, LoadError, Mode, Program, SkBuff, Skb};
+use bpf_runtime::{
+    Config, Engine, Linker, LoadError, Mode, Program,
+    code::Arch,
+    isa::Insn,
+    net::{SkBuff, Skb},
+};
 use bpf_testkit::kernel::{self, ProgramType};
 use bpf_testkit::skipped;
 
 const FRAME: [u8; 60] = [0x45; 60];
 
 fn insns(text: &str) -> Vec<Insn> {
-    bpf_runtime::assemble(&text.replace(';', "\n")).unwrap_or_else(|e| panic!("{e} in\n{text}"))
+    bpf_runtime::isa::assemble(&text.replace(';', "\n")).unwrap_or_else(|e| panic!("{e} in\n{text}"))
 }
 
 fn engines() -> impl Iterator<Item = Engine> {

@@ -5,7 +5,11 @@
 
 use crate::support;
 use crate::support::ways::{self, Way};
-use bpf_runtime::{Linker, Map, MapDef, MapType, Xdp, XdpBuff};
+use bpf_runtime::{
+    Linker,
+    maps::{Map, MapDef, MapType},
+    net::{Xdp, XdpBuff},
+};
 
 const VERIFIED: [Way; 3] = [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
 const EFAULT: i64 = -14;

@@ -1,8 +1,10 @@
 //! Objects that carry proofs of their programs: loads that check the proof, with and without a proof that holds.
 
 use bpf_runtime::{
-    Arch, Config, Engine, Linker, LoadError, Loader, MapSet, Mode, Object, PROVING_FUEL, ProofError, ProofPart,
-    ProofSection, Proofs, Raw, Skb, Xdp, XdpBuff,
+    Config, Engine, Linker, LoadError, Loader, MapSet, Mode, Object, Raw,
+    code::Arch,
+    net::{Skb, Xdp, XdpBuff},
+    verify::{PROVING_FUEL, ProofError, ProofPart, ProofSection, Proofs},
 };
 
 const FILTER: &[u8] = include_bytes!("../../../../examples/xdp_filter.o");
@@ -156,7 +158,7 @@ fn accepted<'l>(
     loader: impl Fn() -> Loader<'l, Raw, ()>,
     set: impl Fn() -> MapSet,
 ) -> Vec<&'static str> {
-    let proven = |report: &bpf_runtime::ProofReport| report.proof.is_ok();
+    let proven = |report: &bpf_runtime::verify::ProofReport| report.proof.is_ok();
     let proven = loader().prove(object, set(), PROVING_FUEL).is_ok_and(|reports| reports.iter().all(proven));
     let ways = [
         ("load", loader().object(object, set()).is_ok()),

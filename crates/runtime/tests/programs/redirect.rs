@@ -8,7 +8,11 @@ use crate::support::{
     ways::{self, Way},
 };
 use bpf_runtime::maps::{MapDef, MapType, page_size};
-use bpf_runtime::{Engine, Linker, LoadError, Map, MapSet, Object, Program, Redirect, Xdp, XdpBuff};
+use bpf_runtime::{
+    Engine, Linker, LoadError, MapSet, Object, Program,
+    maps::Map,
+    net::{Redirect, Xdp, XdpBuff},
+};
 use bpf_testkit::{kernel, skipped};
 
 const FRAME: [u8; 64] = [0; 64];

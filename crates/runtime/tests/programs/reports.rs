@@ -5,7 +5,9 @@
 
 use bpf_runtime::maps::RingBuf;
 use bpf_runtime::{
-    Arch, Config, Context, Engine, Instance, Linker, LoadError, MapSet, Mode, Object, SkBuff, Skb, Xdp, XdpBuff,
+    Config, Context, Engine, Instance, Linker, LoadError, MapSet, Mode, Object,
+    code::Arch,
+    net::{SkBuff, Skb, Xdp, XdpBuff},
 };
 use bpf_testkit::{cases::shared, skipped};
 use std::path::Path;

@@ -2,7 +2,10 @@
 //! stopped has none left.
 
 use crate::support::ways::{self, Way};
-use bpf_runtime::{Engine, Instance, Linker, MapSet, Object, Raw, RunError, Xdp, XdpBuff};
+use bpf_runtime::{
+    Engine, Instance, Linker, MapSet, Object, Raw, RunError,
+    net::{Xdp, XdpBuff},
+};
 use bpf_testkit::kernel::{self, pinned};
 use bpf_testkit::skipped;
 use std::path::Path;

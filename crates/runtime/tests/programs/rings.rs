@@ -3,7 +3,11 @@
 
 use crate::support::ways::{self, WAYS, Way, run};
 use bpf_runtime::maps::{RingBuf, UserRingBuf, open_perf_entry};
-use bpf_runtime::{Engine, Instance, Linker, LoadError, MapSet, Object, Raw, RunError, Xdp, XdpBuff, assemble};
+use bpf_runtime::{
+    Engine, Instance, Linker, LoadError, MapSet, Object, Raw, RunError,
+    isa::assemble,
+    net::{Xdp, XdpBuff},
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -148,8 +152,8 @@ fn perf_events_of_xdp_carry_the_packet() {
     for way in [Way::Verified, Way::VerifiedInterpreted] {
         let engine = ways::engine(way, |_| {});
         let linker = Linker::<()>::new(&engine);
-        let def = bpf_runtime::MapDef::new("perf", bpf_runtime::MapType::PerfEventArray, 4, 4, 64);
-        let map = bpf_runtime::Map::create(def, engine.domain()).unwrap();
+        let def = bpf_runtime::maps::MapDef::new("perf", bpf_runtime::maps::MapType::PerfEventArray, 4, 4, 64);
+        let map = bpf_runtime::maps::Map::create(def, engine.domain()).unwrap();
         let program = linker.loader::<Xdp>().maps(&[&map]).insns("test", assemble(source).unwrap()).unwrap();
         let slots = engine.domain().max_slots();
         let mut entries: Vec<RingBuf> = (0..slots.min(64)).map(|i| open_perf_entry(&map, i, 4096).unwrap()).collect();
@@ -221,8 +225,8 @@ fn a_run_holds_fifteen_records() {
     for way in [Way::Verified, Way::VerifiedInterpreted, Way::Interpreted] {
         let engine = ways::engine(way, |_| {});
         let linker = Linker::<()>::new(&engine);
-        let def = bpf_runtime::MapDef::new("ring", bpf_runtime::MapType::RingBuf, 0, 0, 4096);
-        let map = bpf_runtime::Map::create(def, engine.domain()).unwrap();
+        let def = bpf_runtime::maps::MapDef::new("ring", bpf_runtime::maps::MapType::RingBuf, 0, 0, 4096);
+        let map = bpf_runtime::maps::Map::create(def, engine.domain()).unwrap();
         let mut ring = RingBuf::new(&map).unwrap();
         let loader = linker.loader::<Raw>().maps(&[&map]);
         let loader = if way == Way::Interpreted { loader.interpreted() } else { loader };
@@ -261,8 +265,8 @@ fn an_interrupted_run_gives_its_record_up() {
 fn interpret(text: &str) -> (Result<u64, RunError>, Vec<Vec<u8>>) {
     let engine = ways::engine(Way::Interpreted, |_| {});
     let linker = Linker::<()>::new(&engine);
-    let def = bpf_runtime::MapDef::new("ring", bpf_runtime::MapType::RingBuf, 0, 0, 4096);
-    let map = bpf_runtime::Map::create(def, engine.domain()).unwrap();
+    let def = bpf_runtime::maps::MapDef::new("ring", bpf_runtime::maps::MapType::RingBuf, 0, 0, 4096);
+    let map = bpf_runtime::maps::Map::create(def, engine.domain()).unwrap();
     let mut ring = RingBuf::new(&map).unwrap();
     let loader = linker.loader::<Raw>().interpreted().maps(&[&map]);
     let program = loader.insns("test", crate::support::program(text)).unwrap();

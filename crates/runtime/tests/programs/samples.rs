@@ -8,8 +8,12 @@
 
 use crate::support::ways;
 use bpf_runtime::{
-    Arch, BpfContext, Callee, Config, Context, ContextBytesMut, Engine, Insn, Linker, LoadError, MapSet, MapType, Mode,
-    Object, ProgramType, RunError, SkBuff, Skb, Sock, SockBuff, SockOps, SockOpsBuff, Xdp, XdpBuff,
+    BpfContext, Config, Context, ContextBytesMut, Engine, Linker, LoadError, MapSet, Mode, Object, RunError,
+    code::Arch,
+    isa::{Callee, Insn},
+    maps::MapType,
+    net::{SkBuff, Skb, Sock, SockBuff, SockOps, SockOpsBuff, Xdp, XdpBuff},
+    object::ProgramType,
 };
 use bpf_testkit::{cases::shared, skipped};
 use std::path::{Path, PathBuf};
@@ -107,14 +111,14 @@ fn go<C: Context>(object: &Object, name: &str, run: Run<C>) -> Result<Outcome, L
                 (result, packet)
             };
             let runs = capture().into_iter().map(one).collect();
-            let contents = |map: &bpf_runtime::Map| {
+            let contents = |map: &bpf_runtime::maps::Map| {
                 let mut elements: Elements = map.iter().filter_map(Result::ok).collect();
                 elements.sort();
                 (map.name().to_owned(), elements)
             };
             // The values of maps of maps are numbers of maps, each of which exists once.
             let of_maps =
-                |map: &&bpf_runtime::Map| matches!(map.map_type(), MapType::ArrayOfMaps | MapType::HashOfMaps);
+                |map: &&bpf_runtime::maps::Map| matches!(map.map_type(), MapType::ArrayOfMaps | MapType::HashOfMaps);
             Ok(Outcome { runs, maps: instance.maps().filter(|map| !of_maps(map)).map(contents).collect() })
         };
         let outcome = runs_of(&instance)?;
@@ -134,7 +138,7 @@ fn go<C: Context>(object: &Object, name: &str, run: Run<C>) -> Result<Outcome, L
 }
 
 /// On the context that the program's section stands for; `None` if that is not shipped.
-fn outcome(object: &Object, program: &bpf_runtime::ObjectProgram) -> Option<Result<Outcome, LoadError>> {
+fn outcome(object: &Object, program: &bpf_runtime::object::Program) -> Option<Result<Outcome, LoadError>> {
     let name = program.name();
     let xdp: Run<Xdp> = |program, packet| program.run(&mut (), &mut XdpBuff::new(packet));
     let skb: Run<Skb> = |program, packet| program.run(&mut (), &mut SkBuff::new(packet));

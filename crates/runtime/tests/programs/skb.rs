@@ -4,10 +4,13 @@
 //! fields afterwards and what stands at the link and network headers. The kernel runs the same programs over the same
 //! packets (BPF_PROG_TEST_RUN), where the process may.
 
-use bpf_runtime::network::{Device, FibLookup, FibVerdict, Network, Nexthop, Sent, Tunnel};
+use bpf_runtime::net::{Device, FibLookup, FibVerdict, Network, Nexthop, Sent, Tunnel};
 use bpf_runtime::{
-    Arch, Config, Context, Engine, Insn, Linker, Mode, Program, Redirect, RunError, SkBuff, Skb, Xdp, XdpBuff,
-    maps::Errno,
+    Config, Context, Engine, Linker, Mode, Program, RunError,
+    code::Arch,
+    error::Errno,
+    isa::Insn,
+    net::{Redirect, SkBuff, Skb, Xdp, XdpBuff},
 };
 use bpf_testkit::kernel::{self, ProgramType};
 use bpf_testkit::skipped;
@@ -21,7 +24,7 @@ const TAILROOM: usize = 20_000;
 const MACS: [u8; 12] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
 
 fn insns(text: &str) -> Vec<Insn> {
-    bpf_runtime::assemble(&text.replace(';', "\n")).unwrap_or_else(|e| panic!("{e} in\n{text}"))
+    bpf_runtime::isa::assemble(&text.replace(';', "\n")).unwrap_or_else(|e| panic!("{e} in\n{text}"))
 }
 
 fn load(text: &str) -> Vec<Program<Skb, ()>> {

@@ -3,10 +3,10 @@
 
 use crate::support;
 use crate::support::ways::{self, Way};
-use bpf_runtime::network::{SockFields, Socket};
+use bpf_runtime::net::{SockFields, Socket};
 use bpf_runtime::{
-    Config, Context, Engine, Linker, Mode, Program, Sock, SockAddr, SockAddrBuff, SockAddrFields, SockBuff, SockOps,
-    SockOpsBuff, SockOpsFields,
+    Config, Context, Engine, Linker, Mode, Program,
+    net::{Sock, SockAddr, SockAddrBuff, SockAddrFields, SockBuff, SockOps, SockOpsBuff, SockOpsFields},
 };
 use bpf_testkit::kernel::{self, ProgramType};
 use bpf_testkit::skipped;

@@ -2,10 +2,11 @@
 
 use crate::support;
 use crate::support::ways::{self, Way};
-use bpf_runtime::network::{Network, SockFields, Socket};
+use bpf_runtime::net::{Network, SockFields, Socket};
 use bpf_runtime::{
-    Caller, Context, HelperError, Linker, LoadError, Map, MapDef, MapType, Program, SkLookup, SkLookupBuff,
-    SkLookupFields, SockOps, SockOpsBuff, SockOpsFields,
+    Caller, Context, HelperError, Linker, LoadError, Program,
+    maps::{Map, MapDef, MapType},
+    net::{SkLookup, SkLookupBuff, SkLookupFields, SockOps, SockOpsBuff, SockOpsFields},
 };
 use std::sync::Arc;
 

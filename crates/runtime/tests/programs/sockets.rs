@@ -2,8 +2,11 @@
 
 use crate::support;
 use crate::support::ways::{self, Way};
-use bpf_runtime::network::{Network, SockFields, Socket, SocketLookup, TcpFields};
-use bpf_runtime::{Caller, HelperError, Linker, Program, SkBuff, SkLookup, SkLookupBuff, SkLookupFields, Skb};
+use bpf_runtime::net::{Network, SockFields, Socket, SocketLookup, TcpFields};
+use bpf_runtime::{
+    Caller, HelperError, Linker, Program,
+    net::{SkBuff, SkLookup, SkLookupBuff, SkLookupFields, Skb},
+};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 

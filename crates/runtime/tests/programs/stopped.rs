@@ -3,8 +3,12 @@
 use crate::common::engines::{engine, modes};
 use crate::support::ways;
 use bpf_runtime::{
-    Arch, Caller, Config, Engine, HelperError, Hook, HookPolicy, Instance, Linker, MapSet, Mode, Object, OptLevel,
-    Origin, ProgArray, Raw, RunError, RunLimits, Xdp, XdpBuff, assemble,
+    Caller, Config, Engine, HelperError, Hook, HookPolicy, Instance, Linker, MapSet, Mode, Object, OptLevel, ProgArray,
+    Raw, RunError, RunLimits,
+    code::Arch,
+    error::Origin,
+    isa::assemble,
+    net::{Xdp, XdpBuff},
 };
 use core::convert::Infallible;
 

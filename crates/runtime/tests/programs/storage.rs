@@ -3,10 +3,11 @@
 use crate::support;
 use crate::support::ways::{self, Way};
 use bpf_runtime::maps::{flags, update};
-use bpf_runtime::network::{SockFields, Socket};
+use bpf_runtime::net::{SockFields, Socket};
 use bpf_runtime::{
-    Context, Instance, Linker, LoadError, Map, MapDef, MapSet, MapType, Object, Program, SkBuff, Skb, Sock, SockBuff,
-    SockOps, SockOpsBuff, SockOpsFields, Xdp,
+    Context, Instance, Linker, LoadError, MapSet, Object, Program,
+    maps::{Map, MapDef, MapType},
+    net::{SkBuff, Skb, Sock, SockBuff, SockOps, SockOpsBuff, SockOpsFields, Xdp},
 };
 use std::sync::Arc;
 

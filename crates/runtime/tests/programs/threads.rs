@@ -1,7 +1,10 @@
 //! Task storage: data that programs keep for the threads that run them.
 
 use crate::support::ways::{self, Way};
-use bpf_runtime::{Instance, Linker, MapSet, Object, Xdp, XdpBuff};
+use bpf_runtime::{
+    Instance, Linker, MapSet, Object,
+    net::{Xdp, XdpBuff},
+};
 use bpf_testkit::kernel::{self, pinned};
 use bpf_testkit::skipped;
 use std::path::Path;

@@ -2,7 +2,10 @@
 //! program's caller goes on. Results are the kernel's, which is asked where the process may.
 
 use crate::support::ways::{self, Way};
-use bpf_runtime::{Hook, HookPolicy, Instance, Linker, LoadError, MapSet, Object, Raw, Xdp, XdpBuff};
+use bpf_runtime::{
+    Hook, HookPolicy, Instance, Linker, LoadError, MapSet, Object, Raw,
+    net::{Xdp, XdpBuff},
+};
 use bpf_testkit::kernel::{self, pinned};
 use bpf_testkit::skipped;
 use std::path::Path;

@@ -2,7 +2,9 @@
 
 use crate::support::ways::{self, Way};
 use bpf_runtime::{
-    Engine, Instance, Linker, LoadError, Map, MapSet, Object, OptLevel, Program, Raw, Redirect, RunError, Xdp, XdpBuff,
+    Engine, Instance, Linker, LoadError, MapSet, Object, OptLevel, Program, Raw, RunError,
+    maps::Map,
+    net::{Redirect, Xdp, XdpBuff},
 };
 use bpf_testkit::kernel::{self, pinned};
 use bpf_testkit::skipped;

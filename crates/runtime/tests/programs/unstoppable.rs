@@ -2,8 +2,10 @@
 //! and that their results and registers do not differ.
 
 use bpf_runtime::{
-    Arch, Attachment, Caller, Config, Dispatcher, Engine, HelperError, Hook, HookPolicy, Linker, ListingOptions, Needs,
-    OptLevel, Program, Raw, RunError, Verdicts, assemble, compile_listing,
+    Caller, Config, Dispatcher, Engine, HelperError, Hook, HookPolicy, Linker, OptLevel, Program, Raw, RunError,
+    code::{Arch, ListingOptions, Needs, compile_listing},
+    hook::{Attachment, Verdicts},
+    isa::assemble,
 };
 
 /// Returns the needs of this program's code, compiled with these checks, and with or without counting of runs.
@@ -60,7 +62,7 @@ struct Loads {
 /// Loads whose programs need nothing of their run; whose runs are counted by slot; and whose runs record their program
 /// in the slot, in an engine with tiers.
 fn loads() -> Vec<Loads> {
-    if bpf_runtime::Arch::HOST.is_none() {
+    if bpf_runtime::code::Arch::HOST.is_none() {
         return Vec::new();
     }
     let mut counted = Config::default();

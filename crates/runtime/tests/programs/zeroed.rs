@@ -2,7 +2,11 @@
 //! each entry of a function, however it is entered.
 
 use crate::common::engines::{config, engine, modes};
-use bpf_runtime::{Engine, Linker, Map, MapDef, MapType, OptLevel, ProgArray, Raw, assemble};
+use bpf_runtime::{
+    Engine, Linker, OptLevel, ProgArray, Raw,
+    isa::assemble,
+    maps::{Map, MapDef, MapType},
+};
 
 /// Leaves ones in as much stack as a frame has, at r10 - 512 and up.
 const DIRTY: &str = "dirty:

@@ -3,7 +3,8 @@
 use super::common::engines::engines;
 use super::{ONCE, after, block_on, load, poll, waits};
 use bpf_runtime::{
-    AsyncCaller, Caller, Config, Engine, EnterError, HelperError, Linker, Mode, Program, Raw, RunError, assemble,
+    AsyncCaller, Caller, Config, Engine, HelperError, Linker, Mode, Program, Raw, RunError, error::EnterError,
+    isa::assemble,
 };
 use std::backtrace::Backtrace;
 use std::future::poll_fn;

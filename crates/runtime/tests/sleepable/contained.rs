@@ -4,8 +4,11 @@ use super::common::engines::engines;
 use super::elf::{Elf, FUNC};
 use super::{WAITS, after, block_on, poll, waits};
 use bpf_runtime::{
-    AsyncCaller, Config, Engine, Linker, LoadError, Loader, Map, MapDef, MapSet, MapType, Object, OptLevel,
-    PROVING_FUEL, Program, ProofSection, Proofs, Raw, RunError, RunLimits, assemble,
+    AsyncCaller, Config, Engine, Linker, LoadError, Loader, MapSet, Object, OptLevel, Program, Raw, RunError,
+    RunLimits,
+    isa::assemble,
+    maps::{Map, MapDef, MapType},
+    verify::{PROVING_FUEL, ProofSection, Proofs},
 };
 use std::future::Future;
 use std::task::{Context, Poll, Waker};

@@ -3,7 +3,7 @@
 use super::common::engines::engines;
 use super::{Dropped, ONCE, after, block_on, load, poll, waits};
 use bpf_runtime::{
-    AsyncCaller, Caller, Engine, HelperError, Linker, OwnedBytes, Program, Raw, RunError, RunLimits, assemble,
+    AsyncCaller, Caller, Engine, HelperError, Linker, OwnedBytes, Program, Raw, RunError, RunLimits, isa::assemble,
 };
 use std::future::pending;
 use std::pin::pin;

@@ -1,6 +1,6 @@
 //! Programs that do not sleep have the code that they would have without functions that may sleep.
 
-use bpf_runtime::{AsyncCaller, Config, Context, Engine, Linker, Mode, Object, Raw, Xdp};
+use bpf_runtime::{AsyncCaller, Config, Context, Engine, Linker, Mode, Object, Raw, net::Xdp};
 use std::path::Path;
 
 /// A linker whose engine compiles, with or without a function that may sleep.

@@ -3,7 +3,8 @@
 use super::common::engines::engines;
 use super::{ONCE, after, block_on, load, poll, waits};
 use bpf_runtime::{
-    AsyncCaller, Caller, Engine, Hook, HookError, HookPolicy, Linker, Plan, Program, Raw, RunError, RunLimits, assemble,
+    AsyncCaller, Caller, Engine, Hook, HookPolicy, Linker, Plan, Program, Raw, RunError, RunLimits, hook::HookError,
+    isa::assemble,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;

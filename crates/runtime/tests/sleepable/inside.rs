@@ -3,7 +3,7 @@
 use super::common::engines::engines;
 use super::{after, block_on, load, poll};
 use bpf_runtime::{
-    AsyncCaller, Caller, Config, Engine, Interrupter, Linker, Program, Raw, RunError, RunLimits, assemble,
+    AsyncCaller, Caller, Config, Engine, Interrupter, Linker, Program, Raw, RunError, RunLimits, isa::assemble,
 };
 use std::future::{Future, pending};
 use std::pin::Pin;

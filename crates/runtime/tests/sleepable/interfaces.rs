@@ -2,7 +2,7 @@
 
 use super::common::engines::engines;
 use super::{Conn, block_on, poll, waits};
-use bpf_runtime::{Engine, InterfaceError, Linker, MapSet, Object, RunError, RunLimits, interface};
+use bpf_runtime::{Engine, Linker, MapSet, Object, RunError, RunLimits, host::InterfaceError, interface};
 use std::task::Poll;
 
 #[interface]

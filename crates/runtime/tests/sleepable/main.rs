@@ -16,9 +16,16 @@ mod ready;
 mod yields;
 
 use bpf_runtime::{
-    AsyncCaller, BpfContext, Caller, Config, Dispatcher, DispatcherError, Engine, HelperError, Hook, HookError,
-    HookPolicy, InterfaceError, Linker, LoadError, Map, MapDef, MapSet, MapType, Object, OptLevel, OwnedBytes, Pinned,
-    Plan, PlanError, ProgArray, ProgArrayError, Program, Raw, RunAsync, RunError, WhenFull, assemble, interface,
+    AsyncCaller, BpfContext, Caller, Config, Dispatcher, Engine, HelperError, Hook, HookPolicy, Linker, LoadError,
+    MapSet, Object, OptLevel, OwnedBytes, Plan, ProgArray, Program, Raw, RunError,
+    error::ProgArrayError,
+    hook::{DispatcherError, HookError, PlanError},
+    host::{InterfaceError, Pinned},
+    interface,
+    isa::assemble,
+    maps::{Map, MapDef, MapType},
+    memory::WhenFull,
+    run::RunAsync,
 };
 use common::engines::engines;
 use elf::{Elf, FUNC};

@@ -3,8 +3,9 @@
 use super::common::engines::engines;
 use super::{ONCE, block_on, load, poll, waits};
 use bpf_runtime::{
-    Engine, Hook, HookPolicy, Linker, LoadError, Map, MapDef, MapType, OptLevel, Program, Raw, RunError, RunLimits,
-    assemble,
+    Engine, Hook, HookPolicy, Linker, LoadError, OptLevel, Program, Raw, RunError, RunLimits,
+    isa::assemble,
+    maps::{Map, MapDef, MapType},
 };
 use std::future::Future;
 use std::pin::Pin;

@@ -8,8 +8,9 @@ pub(crate) mod ways;
 
 use bpf_jit::{AllocOptions, Backend, EmitOptions, HostReg, HostRegSet, MachineDesc, OptLevel};
 use bpf_runtime::{
-    Arch, Caller, Config, CpuFeatures, Engine, Hardening, Insn, Linker, LoadError, Mode, Program, Raw, RunError,
-    assemble,
+    Caller, Config, Engine, Linker, LoadError, Mode, Program, Raw, RunError,
+    code::{Arch, CpuFeatures, Hardening},
+    isa::{Insn, assemble},
 };
 use bpf_testkit::generate::{self, HELPER_ID};
 use zerocopy::IntoBytes;

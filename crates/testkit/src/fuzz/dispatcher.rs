@@ -4,8 +4,8 @@ use crate::generate::Choices;
 use bpf_isa::assemble;
 use bpf_jit_code::{Arch, Hardening};
 use bpf_runtime::{
-    Attachment, Config, Dispatcher, DispatcherError, DispatcherOptions, Engine, Hook, HookError, HookPolicy, Linker,
-    Mode, Program, Raw, Verdicts,
+    Config, Dispatcher, Engine, Hook, HookPolicy, Linker, Mode, Program, Raw,
+    hook::{Attachment, DispatcherError, DispatcherOptions, HookError, Verdicts},
 };
 
 type Prog = Program<Raw, ()>;

@@ -5,8 +5,8 @@ use crate::generate::Choices;
 use bpf_isa::assemble;
 use bpf_jit_code::{Arch, OptLevel};
 use bpf_runtime::{
-    Account, Applied, Config, Dispatcher, Engine, Hook, HookPolicy, Linker, Mode, Plan, ProgArray, Program, Raw,
-    RunError,
+    Account, Config, Dispatcher, Engine, Hook, HookPolicy, Linker, Mode, Plan, ProgArray, Program, Raw, RunError,
+    hook::Applied,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

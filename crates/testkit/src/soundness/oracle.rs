@@ -18,7 +18,11 @@ use super::world::World;
 use super::{Arg, Context, Generated};
 use crate::generate::Choices;
 use bpf_runtime::oracle;
-use bpf_runtime::{LoadError, MapError, Mode, OptLevel, Program, Raw, RunError, SkBuff, SkFields, Skb, Xdp, XdpBuff};
+use bpf_runtime::{
+    LoadError, Mode, OptLevel, Program, Raw, RunError,
+    maps::MapError,
+    net::{SkBuff, SkFields, Skb, Xdp, XdpBuff},
+};
 use bpf_verifier::{Escape, GlobalArg, GlobalFunc, Reason};
 use std::collections::BTreeMap;
 
@@ -182,7 +186,7 @@ impl Oracle {
 
     /// Makes an oracle for which a run is endless after `patience` branches back and calls of machine code.
     pub fn patient(patience: u64) -> Oracle {
-        let jit = |budget| bpf_runtime::Arch::HOST.map(|_| World::new(Mode::Jit, budget, LONG));
+        let jit = |budget| bpf_runtime::code::Arch::HOST.map(|_| World::new(Mode::Jit, budget, LONG));
         Oracle { machine: jit(None), patient: jit(Some(patience)), ..Oracle::interpreter_only() }
     }
 

@@ -12,7 +12,7 @@ use super::world::World;
 use super::{Arg, Context, Generated};
 use crate::generate::Choices;
 use bpf_isa::{Program, assemble};
-use bpf_runtime::{LoadError, MapError, Mode, OptLevel, oracle};
+use bpf_runtime::{LoadError, Mode, OptLevel, maps::MapError, oracle};
 use bpf_verifier::faults::{Fault, plant};
 
 /// The effect of a bug on a program.

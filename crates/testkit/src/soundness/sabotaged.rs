@@ -18,7 +18,7 @@ use super::{Generated, MapId, generate, generate_owning};
 use crate::generate::Choices;
 use bpf_isa::{Insn, Program, Src};
 use bpf_runtime::oracle::Emitted;
-use bpf_runtime::{Arch, LoadError, MapError, Mode, RunError, oracle};
+use bpf_runtime::{LoadError, Mode, RunError, code::Arch, maps::MapError, oracle};
 use std::collections::BTreeMap;
 
 /// Counts of programs and runs.

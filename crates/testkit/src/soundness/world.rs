@@ -7,7 +7,10 @@ use super::objects::{BIN, BIN_LIST, BIN_LOCK, BIN_TREE, CRATE, LIST, LIST_NODE, 
 use super::{ARRAY_VALUE, CONSTANTS, GLOBAL_VALUE, HASH_VALUE, INNER_VALUE, MapId};
 use crate::generate::Choices;
 use bpf_runtime::maps::flags;
-use bpf_runtime::{Config, Engine, Linker, Map, MapDef, MapError, MapType, Mode, RingBuf};
+use bpf_runtime::{
+    Config, Engine, Linker, Mode,
+    maps::{Map, MapDef, MapError, MapType, RingBuf},
+};
 use bpf_uapi::{OwnedField, OwnedKind, OwnedType};
 
 pub(super) struct World {

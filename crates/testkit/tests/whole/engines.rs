@@ -3,7 +3,7 @@
 //!
 //! `BPF_SOAK=N` multiplies the number of programs by N.
 
-use bpf_runtime::{Arch, Caller, Config, Engine, Linker, Mode, Raw};
+use bpf_runtime::{Caller, Config, Engine, Linker, Mode, Raw, code::Arch};
 use bpf_testkit::{
     generate::{self, Generated, HELPER_ID, Shape},
     kernel::{self, RawProgram},

@@ -1,7 +1,7 @@
 //! The README's main job: examples/filter.o, verified, over examples/packets.pcap, on every engine, against a filter
 //! written in plain Rust from the description in filter.h.
 
-use bpf_runtime::{Arch, Config, Engine, Linker, MapSet, Mode, Object, Raw};
+use bpf_runtime::{Config, Engine, Linker, MapSet, Mode, Object, Raw, code::Arch};
 use pcap_file::pcap::PcapReader;
 use std::collections::BTreeMap;
 

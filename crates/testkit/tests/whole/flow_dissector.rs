@@ -3,7 +3,11 @@
 //! The object fills its prog array itself, so this is also the test of prog arrays that are initialised from an object,
 //! with direct sites in most of its programs.
 
-use bpf_runtime::{Arch, Config, Engine, FlowKeys, Instance, Linker, MapSet, Mode, Object, SkBuff, Skb};
+use bpf_runtime::{
+    Config, Engine, Instance, Linker, MapSet, Mode, Object,
+    code::Arch,
+    net::{FlowKeys, SkBuff, Skb},
+};
 use bpf_testkit::kernel::{self, ProgramType};
 use bpf_testkit::kernel_object::KernelObject;
 use std::path::Path;

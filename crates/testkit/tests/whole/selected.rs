@@ -5,7 +5,7 @@ use bpf_analysis::{BoundsPlace, RegionBounds};
 use bpf_isa::{Program, assemble};
 use bpf_jit::Extern;
 use bpf_jit_code::{Code, PatchSlot, Reloc, RelocKind, TailCallSite, TailTarget};
-use bpf_runtime::Arch;
+use bpf_runtime::code::Arch;
 use bpf_testkit::soundness::selected::{Selected, check};
 use bpf_testkit::soundness::{Context, Generated, Sabotage};
 

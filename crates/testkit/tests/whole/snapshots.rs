@@ -8,7 +8,11 @@
 use bpf_isa::{Imm64, Insn, Reg};
 use bpf_jit::{CompileOptions, EmitOptions, Extern, LowerOptions};
 use bpf_jit_code::{CpuFeatures, Symbol};
-use bpf_runtime::{Arch, Config, Engine, Linker, ListingOptions, Mode, Raw, compile_listing, helper_name};
+use bpf_runtime::{
+    Config, Engine, Linker, Mode, Raw,
+    code::{Arch, ListingOptions, compile_listing},
+    host::helper_name,
+};
 use bpf_testkit::snapshot::{self, Compiled, Input};
 use std::path::{Path, PathBuf};
 use zerocopy::IntoBytes;

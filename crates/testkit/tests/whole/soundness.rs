@@ -145,7 +145,7 @@ fn contained_programs_do_what_they_do_otherwise() {
 /// Unverified programs, most of them damaged, stay inside their objects and their budgets.
 #[test]
 fn contained_programs_stay_inside_whatever_is_believed() {
-    if bpf_runtime::Arch::HOST.is_none() {
+    if bpf_runtime::code::Arch::HOST.is_none() {
         eprintln!("SKIPPED: no machine code on this host");
         return;
     }
@@ -161,7 +161,7 @@ fn contained_programs_stay_inside_whatever_is_believed() {
     assert!(seen.undetermined * 50 < seen.contained, "{seen:?}");
     // The machine code of each was checked, and many of its accesses are at selected addresses.
     let checked = seen.selected;
-    let native = bpf_runtime::Arch::HOST == Some(bpf_runtime::Arch::X64);
+    let native = bpf_runtime::code::Arch::HOST == Some(bpf_runtime::code::Arch::X64);
     assert!(!native || checked.accesses > 40 * seen.contained && checked.selections > 2 * seen.contained, "{seen:?}");
 }
 
@@ -169,7 +169,7 @@ fn contained_programs_stay_inside_whatever_is_believed() {
 /// attacks found by reviews), with their safe twins, stay inside their objects when loaded contained and unproven.
 #[test]
 fn pairs_of_the_verifier_stay_inside_unverified() {
-    if bpf_runtime::Arch::HOST.is_none() {
+    if bpf_runtime::code::Arch::HOST.is_none() {
         eprintln!("SKIPPED: no machine code on this host");
         return;
     }
@@ -208,7 +208,7 @@ fn contained_programs_stay_inside_under_each_planted_bug() {
     /// Bugs that the file has programs for, at least, and those of them whose programs are harmful.
     const BUGS: usize = 25;
     const HARMFUL: usize = 15;
-    if bpf_runtime::Arch::HOST.is_none() {
+    if bpf_runtime::code::Arch::HOST.is_none() {
         eprintln!("SKIPPED: no machine code on this host");
         return;
     }

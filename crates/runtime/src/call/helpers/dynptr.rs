@@ -198,7 +198,7 @@ pub(super) unsafe extern "C" fn from_xdp(context: u64, flags: u64, ptr: u64, _: 
 /// `bpf_dynptr_from_xdp(xdp, flags, ptr)` of a packet in pieces.
 ///
 /// # Safety
-/// The first argument must be the context of the running program on [`crate::XdpFrags`], `ptr` as in [`write`].
+/// The first argument must be the context of the running program on [`crate::net::XdpFrags`], `ptr` as in [`write`].
 pub(super) unsafe extern "C" fn from_frags(context: u64, flags: u64, ptr: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
     // SAFETY: the linker binds this to programs on that context only, and the verifier admits only their context.
     let len = unsafe { &*(context as *const XdpFragsBuff<'_>) }.packet_len();

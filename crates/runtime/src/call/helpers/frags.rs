@@ -14,7 +14,7 @@ use bpf_uapi::Errno;
 /// The packet of a context.
 ///
 /// # Safety
-/// `context` must be that of a running program on [`crate::XdpFrags`]; nobody else uses it meanwhile.
+/// `context` must be that of a running program on [`crate::net::XdpFrags`]; nobody else uses it meanwhile.
 unsafe fn packet<'a>(context: u64) -> &'a mut XdpFragsBuff<'a> {
     // SAFETY: the linker binds these helpers to programs on `XdpFrags` only, and the verifier admits only their context
     // as the first argument; emitted code waits for the call.
@@ -165,7 +165,7 @@ pub(super) unsafe extern "C" fn pull_data(context: u64, len: u64, _: u64, _: u64
 /// Implements `bpf_xdp_pull_data` for packets of one piece: the bytes are there already, or do not exist.
 ///
 /// # Safety
-/// `context` must be that of a running program on [`crate::Xdp`].
+/// `context` must be that of a running program on [`crate::net::Xdp`].
 pub(super) unsafe extern "C" fn pull_nothing(context: u64, len: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
     // SAFETY: the linker binds this to programs on `Xdp` only, and the verifier admits only their context.
     let has = unsafe { &*(context as *const XdpBuff<'_>) }.window.len();

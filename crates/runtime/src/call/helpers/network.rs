@@ -230,8 +230,8 @@ pub(super) unsafe extern "C" fn clone_redirect(
 /// are none, and for parameters that are too short.
 ///
 /// # Safety
-/// The last argument must be the hidden one of a program on [`Skb`](crate::Skb); `params` must be readable for `plen`
-/// bytes.
+/// The last argument must be the hidden one of a program on [`Skb`](crate::net::Skb); `params` must be readable for
+/// `plen` bytes.
 pub(super) unsafe extern "C" fn redirect_neigh(
     ifindex: u64,
     params: u64,
@@ -257,7 +257,7 @@ pub(super) unsafe extern "C" fn redirect_neigh(
 /// `bpf_redirect_peer(ifindex, flags)`: `TC_ACT_REDIRECT`, or `TC_ACT_SHOT` for flags, of which there are none.
 ///
 /// # Safety
-/// The last argument must be the hidden one of a program on [`Skb`](crate::Skb).
+/// The last argument must be the hidden one of a program on [`Skb`](crate::net::Skb).
 pub(super) unsafe extern "C" fn redirect_peer(
     ifindex: u64,
     flags: u64,

@@ -506,7 +506,8 @@ macro_rules! helpers {
         $(#[$doc])*
         ///
         /// # Safety
-        /// The first argument must be the context of a running program on [`Skb`](crate::Skb), the last its hidden one.
+        /// The first argument must be the context of a running program on [`Skb`](crate::net::Skb), the last its hidden
+        /// one.
         pub(crate) unsafe extern "C" fn $name(context: u64, b: u64, c: u64, d: u64, e: u64, run: *mut RunCtx) -> u64 {
             // SAFETY: the linker binds this to programs on that context only, and the verifier admits nothing else as
             // the first argument.

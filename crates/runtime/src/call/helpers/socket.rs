@@ -1,6 +1,6 @@
 //! The helpers on sockets: the kernel's, by the kernel's ids.
 //!
-//! A look-up asks the host ([`Network::socket`](crate::network::Network::socket)) and hands the program a counted
+//! A look-up asks the host ([`Network::socket`](crate::net::Network::socket)) and hands the program a counted
 //! reference, which the run notes until the program gives it back. A program's pointer to a socket is the address of a
 //! [`Socket`], whose first field is what it reads.
 //!
@@ -212,7 +212,7 @@ pub(super) unsafe extern "C" fn get_listener_sock(at: u64, _: u64, _: u64, _: u6
 /// The context of a program on `__sk_buff`.
 ///
 /// # Safety
-/// `context` must be that of a running program on [`Skb`](crate::Skb).
+/// `context` must be that of a running program on [`Skb`](crate::net::Skb).
 unsafe fn skb<'a>(context: u64) -> &'a mut SkBuff<'a> {
     // SAFETY: the linker binds these helpers to programs on `Skb` only, and the verifier admits only their context as
     // the first argument; emitted code waits for the call.
@@ -280,8 +280,8 @@ pub(super) unsafe extern "C" fn skb_sk_assign(
 /// `bpf_sk_assign(ctx, sk, flags)` of a program that chooses a socket: chooses `sk`, or no socket for 0.
 ///
 /// # Safety
-/// The first argument must be the context of the running program on [`SkLookup`](crate::SkLookup), the last its hidden
-/// one; `at` must be 0 or as in [`socket`].
+/// The first argument must be the context of the running program on [`SkLookup`](crate::net::SkLookup), the last its
+/// hidden one; `at` must be 0 or as in [`socket`].
 pub(super) unsafe extern "C" fn lookup_sk_assign(
     context: u64,
     at: u64,
@@ -306,7 +306,7 @@ pub(super) unsafe extern "C" fn lookup_sk_assign(
 /// `bpf_get_socket_cookie(ctx)` of a program on a socket.
 ///
 /// # Safety
-/// `context` must be that of a running program on [`Sock`](crate::Sock).
+/// `context` must be that of a running program on [`Sock`](crate::net::Sock).
 pub(super) unsafe extern "C" fn sock_get_socket_cookie(
     context: u64,
     _: u64,
@@ -322,7 +322,7 @@ pub(super) unsafe extern "C" fn sock_get_socket_cookie(
 /// `bpf_get_socket_cookie(ctx)` of a program on an address.
 ///
 /// # Safety
-/// `context` must be that of a running program on [`SockAddr`](crate::SockAddr).
+/// `context` must be that of a running program on [`SockAddr`](crate::net::SockAddr).
 pub(super) unsafe extern "C" fn addr_get_socket_cookie(
     context: u64,
     _: u64,
@@ -338,7 +338,7 @@ pub(super) unsafe extern "C" fn addr_get_socket_cookie(
 /// The context of a program on `bpf_sock_ops`.
 ///
 /// # Safety
-/// `context` must be that of a running program on [`SockOps`](crate::SockOps).
+/// `context` must be that of a running program on [`SockOps`](crate::net::SockOps).
 unsafe fn sock_ops<'a>(context: u64) -> &'a mut SockOpsBuff {
     // SAFETY: the linker binds these helpers to programs on that context only, and the verifier admits only theirs as
     // the first argument; emitted code waits for the call.
@@ -468,7 +468,7 @@ pub(super) unsafe extern "C" fn sk_storage_delete(map: u64, at: u64, _: u64, _: 
 /// Returns the cookie by which a map stores data of the context's socket.
 ///
 /// # Safety
-/// `context` must be that of a running program on [`Sock`](crate::Sock).
+/// `context` must be that of a running program on [`Sock`](crate::net::Sock).
 unsafe fn decided(context: u64) -> Option<u64> {
     // SAFETY: the linker binds these helpers to programs on that context only, and the verifier admits only theirs.
     let cookie = unsafe { &*(context as *const SockBuff) }.cookie;
