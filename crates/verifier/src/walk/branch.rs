@@ -387,7 +387,7 @@ impl Walk<'_> {
     }
 
     /// The refinements of both outcomes: not taken, taken.
-    fn lessons(&self, width: Width, cond: Cond, dst: Reg, d: &Value, src: Src, s: &Value) -> Res<[Lesson; 2]> {
+    fn lessons(&mut self, width: Width, cond: Cond, dst: Reg, d: &Value, src: Src, s: &Value) -> Res<[Lesson; 2]> {
         if d.is_scalar() && s.is_scalar() {
             return Ok([false, true].map(|taken| {
                 if src == Src::Reg(dst) {

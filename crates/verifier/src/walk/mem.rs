@@ -362,16 +362,18 @@ impl Walk<'_> {
     }
 
     /// Whether `slice` may lie in `buffer`: a program may compare the two.
-    pub(super) fn is_buffer_of(&self, slice: &Value, buffer: &Value) -> bool {
+    pub(super) fn is_buffer_of(&mut self, slice: &Value, buffer: &Value) -> bool {
         let (Ty::Mem { from: Origin::Slice { packet: true }, .. }, Ty::Stack { frame }) = (slice.ty, buffer.ty) else {
             return false;
         };
         let at = |v: &Value| v.n.as_const().map(u64::cast_signed);
-        slice.owner != 0
-            && at(slice) == Some(0)
-            && self.object_of(slice.owner).is_some_and(|(k, depth, _)| {
-                k == usize::from(frame) && at(buffer).map(i64::unsigned_abs) == Some(depth as u64)
-            })
+        let object = (slice.owner != 0 && at(slice) == Some(0)).then(|| self.object_of(slice.owner)).flatten();
+        let Some((k, depth, size)) = object else { return false };
+        let is = k == usize::from(frame) && at(buffer).map(i64::unsigned_abs) == Some(depth as u64);
+        if is {
+            self.stack_decides(k, depth, size);
+        }
+        is
     }
 
     /// Like [`Walk::place`] for a load or store, which a hybrid walk may leave to a check at run time.
@@ -399,11 +401,26 @@ impl Walk<'_> {
             Err(_) => None,
             Ok(place) => Some(place),
         };
-        if !self.notes.region(self.pc, region, place.is_some()) {
+        self.note_region(region, place.is_some())?;
+        Ok(place.unwrap_or(Place::Untracked(kind)))
+    }
+
+    /// In a hybrid walk: notes the region against which the instruction is checked if a path needs it (`None`: it cannot
+    /// be), and whether this path's access is proven.
+    fn note_region(&mut self, region: Option<CheckRegion>, proven: bool) -> Res<()> {
+        if self.hybrid && !self.notes.region(self.pc, region, proven) {
             let (first, second) = ("memory that needs a check".into(), "other memory".into());
             return refuse(Reason::MixedContext { first, second });
         }
-        Ok(place.unwrap_or(Place::Untracked(kind)))
+        Ok(())
+    }
+
+    /// Notes an access to a map's value or table that is always proven, and for which no check can be made. Other paths
+    /// may not access the arena or the context with this instruction, since these accesses are compiled differently,
+    /// and none may need a check.
+    fn note_unchecked_access(&mut self) -> Res<()> {
+        self.note_access(Place::Untracked(Kind::MapValue))?;
+        self.note_region(None, true)
     }
 
     fn within(&self, min: i64, max: i64, size: u64, limit: u32, what: impl Fn() -> String) -> Res<()> {
@@ -496,9 +513,7 @@ impl Walk<'_> {
         if let (false, Value { ty: Ty::Table { map }, .. }) = (sign, self.state.reg(base)) {
             let (map, b) = (*map, *self.state.reg(base));
             let entry = self.load_entry(&b, map, off, size)?;
-            // Other paths may not access the arena or the context with this instruction, since these accesses are
-            // compiled differently.
-            self.note_access(Place::Untracked(Kind::MapValue))?;
+            self.note_unchecked_access()?;
             self.state.set(dst, entry);
             return Ok(());
         }
@@ -533,13 +548,7 @@ impl Walk<'_> {
         if !self.map(map, inner)?.access.reads() {
             return refuse(Reason::WriteOnly { what: format!("value of {}", map_name(self.env, map, inner)) });
         }
-        // Other paths may not access the arena or the context with this instruction, since these accesses are compiled
-        // differently.
-        self.note_access(Place::Untracked(Kind::MapValue))?;
-        if self.hybrid && !self.notes.region(self.pc, None, true) {
-            let (first, second) = ("memory that needs a check".into(), "other memory".into());
-            return refuse(Reason::MixedContext { first, second });
-        }
+        self.note_unchecked_access()?;
         let object = self.object(class, Hold::Loaded)?;
         Ok(Some(Value { null: !planted!(LoadedNeverNull), id: self.new_id(), ..object }))
     }

@@ -249,7 +249,7 @@ impl Walk<'_> {
 
     /// The refinements of a comparison of two pointers: not taken and taken; `None` if they may be of different
     /// objects.
-    pub(super) fn order(&self, cond: Cond, d: &Value, s: &Value) -> Option<[Lesson; 2]> {
+    pub(super) fn order(&mut self, cond: Cond, d: &Value, s: &Value) -> Option<[Lesson; 2]> {
         // Both are the end of one region.
         if d.ty == s.ty && matches!(d.ty, Ty::PacketEnd { .. }) && cond != Cond::Set {
             return Some([false, true].map(|taken| match cond.holds(Width::W64, 0, 0) == taken {

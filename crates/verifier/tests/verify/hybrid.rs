@@ -191,6 +191,26 @@ fn comparisons_of_unknown_addresses() {
     assert!(matches!(hybrid(mixed), Err(Reason::MixedContext { .. })));
 }
 
+/// An entry of a table is loaded from no region, so a check against one would stop the path that has the table.
+#[test]
+fn a_load_that_needs_a_check_loads_no_entry_of_a_table() {
+    let text = "r2 = *(u32 *)(r1 + 0)
+        r3 = *(u32 *)(r1 + 12)
+        r1 = map[fd:19][0]+0
+        if r3 == 0 goto load
+        r1 = r2
+        load: r0 = *(u64 *)(r1 + 0)
+        if r3 != 0 goto b
+        gotox r0
+        a: r0 = 1
+        exit
+        b: r0 = 2
+        exit
+        ;targets a b";
+    assert!(matches!(hybrid(text), Err(Reason::MixedContext { .. })));
+    assert!(hybrid(&text.replace("r1 = r2", "r1 += 8")).is_ok());
+}
+
 /// No run-time check knows where the packet was before it moved, and ordering a pointer far from it would reveal its
 /// former address.
 #[test]
