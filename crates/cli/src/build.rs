@@ -25,9 +25,9 @@ pub(crate) struct Args {
     /// Instruction set: v1 to v4.
     #[arg(long, default_value = "v3", value_parser = ["v1", "v2", "v3", "v4"])]
     mcpu: String,
-    /// The toolchain to compile with.
-    #[arg(long, default_value = "nightly")]
-    toolchain: String,
+    /// The toolchain to compile with [default: that of `rust-toolchain.toml` in the crate's folder, or `nightly`].
+    #[arg(long)]
+    toolchain: Option<String>,
 }
 
 const TARGET: &str = "bpfel-unknown-none";
@@ -37,12 +37,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if !manifest.is_file() {
         bail!("{}: not there; name the folder of a crate", manifest.display());
     }
-    let tools = Tools::of(&args.toolchain)?;
+    let toolchain = match &args.toolchain {
+        Some(toolchain) => toolchain.clone(),
+        None => pinned(&args.folder)?.unwrap_or_else(|| "nightly".to_owned()),
+    };
+    let tools = Tools::of(&toolchain)?;
     let target = args.folder.join("target");
     std::fs::create_dir_all(&target).with_context(|| format!("{}: cannot be made", target.display()))?;
     let target = target.canonicalize()?;
     let bitcode = target.join(format!("{}.bc", crate_name(&manifest)?));
-    compile(args, &manifest, &target, &bitcode)?;
+    compile(args, &toolchain, &manifest, &target, &bitcode)?;
     let object = args.output.clone().unwrap_or_else(|| bitcode.with_extension("o"));
     let mut command = Command::new(&tools.llc);
     command.args(["-march=bpfel", "-filetype=obj"]).arg(format!("-mcpu={}", args.mcpu)).arg(&bitcode);
@@ -53,13 +57,25 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The toolchain that a crate asks for.
+fn pinned(folder: &Path) -> Result<Option<String>> {
+    let path = folder.join("rust-toolchain.toml");
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let wrong = || path.display().to_string();
+    let file: toml::Table = crate::input::read_text(&path)?.parse().with_context(wrong)?;
+    let channel = file.get("toolchain").and_then(|toolchain| toolchain.get("channel")).and_then(|name| name.as_str());
+    channel.map(|channel| Some(channel.to_owned())).context("it names no `toolchain.channel`").with_context(wrong)
+}
+
 /// Compiles the crate to a single bitcode module.
-fn compile(args: &Args, manifest: &Path, target: &Path, bitcode: &Path) -> Result<()> {
+fn compile(args: &Args, toolchain: &str, manifest: &Path, target: &Path, bitcode: &Path) -> Result<()> {
     let mut emit = OsString::from("--emit=llvm-bc=");
     emit.push(bitcode);
     let mut command = Command::new("cargo");
     command
-        .arg(format!("+{}", args.toolchain))
+        .arg(format!("+{toolchain}"))
         .args(["rustc", "--release", "--lib", "--crate-type=staticlib", "-Zbuild-std=core", "-Ztrim-paths"])
         .args(["--target", TARGET, "--manifest-path"])
         .arg(manifest)

@@ -17,6 +17,7 @@ mod documented;
 mod fill;
 mod fuzz;
 mod header;
+mod header_rust;
 mod host;
 mod input;
 mod inspect;

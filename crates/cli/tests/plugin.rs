@@ -4,6 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+#[path = "plugin/rust.rs"]
+mod rust;
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }

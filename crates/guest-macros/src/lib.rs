@@ -3,7 +3,7 @@
 //! Problem: loaders find programs and maps by section and symbol, and a program has the C calling convention and a
 //! number as its result. Approach: the attributes add only that around the author's code. Types are checked by the
 //! traits of `bpf-guest`, so that the compiler's messages name the author's types. On targets other than BPF the
-//! sections are left out: there the crate is checked and documented, not run.
+//! sections and the calling convention are left out: there a program is a function that tests call.
 //!
 //! Use them through `bpf_guest`, which documents them.
 #![forbid(unsafe_code)]
@@ -52,16 +52,30 @@ fn expand_program(section: &LitStr, function: &ItemFn) -> Result<TokenStream> {
     let (name, generics, result) = (&sig.ident, &sig.generics, &sig.output);
     let (pattern, ty) = (&context.pat, &context.ty);
     let body = format_ident!("__{name}_body");
+    let inner = quote! {
+        #[inline(always)]
+        fn #body #generics(#pattern: #ty) #result #block
+        fn is_context<C: ::bpf_guest::Context + ?Sized>(context: &mut C) -> &mut C {
+            context
+        }
+    };
+    let result = quote!(::bpf_guest::ProgramResult::into_r0(#body(is_context(context))));
     Ok(quote! {
         #(#attrs)*
-        #[cfg_attr(target_arch = "bpf", unsafe(no_mangle), unsafe(link_section = #section))]
+        #[cfg(target_arch = "bpf")]
+        #[unsafe(no_mangle)]
+        #[unsafe(link_section = #section)]
         #vis extern "C" fn #name #generics(context: #ty) -> u64 {
-            #[inline(always)]
-            fn #body #generics(#pattern: #ty) #result #block
-            fn is_context<C: ::bpf_guest::Context + ?Sized>(context: &mut C) -> &mut C {
-                context
-            }
-            ::bpf_guest::ProgramResult::into_r0(#body(is_context(context)))
+            #inner
+            #result
+        }
+        #(#attrs)*
+        #[cfg(not(target_arch = "bpf"))]
+        #[allow(dead_code, reason = "only tests call it")]
+        #vis fn #name #generics(context: #ty) -> u64 {
+            #inner
+            // A panic must reach the test, so no calling convention of C.
+            ::bpf_guest::mock::program(|| #result)
         }
     })
 }

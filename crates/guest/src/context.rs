@@ -131,6 +131,23 @@ impl ContextBytes<'_> {
     }
 }
 
+/// Makes bytes of a test's context.
+#[cfg(not(target_arch = "bpf"))]
+impl<'p> From<&'p [u8]> for ContextBytes<'p> {
+    fn from(bytes: &'p [u8]) -> Self {
+        let core::ops::Range { start, end } = bytes.as_ptr_range();
+        ContextBytes::new(start, end)
+    }
+}
+
+/// Makes bytes of a test's context.
+#[cfg(not(target_arch = "bpf"))]
+impl<'p, const N: usize> From<&'p [u8; N]> for ContextBytes<'p> {
+    fn from(bytes: &'p [u8; N]) -> Self {
+        bytes[..].into()
+    }
+}
+
 /// Bytes of the host, of any length, that programs may read and write.
 #[derive(Debug)]
 #[repr(C)]
@@ -155,6 +172,15 @@ impl ContextBytesMut<'_> {
         // SAFETY: `at` has as many bytes (`within`), which the program may write; the value lies elsewhere.
         unsafe { core::ptr::copy_nonoverlapping(value.as_bytes().as_ptr(), at, size_of::<T>()) };
         Some(())
+    }
+}
+
+/// Makes bytes of a test's context.
+#[cfg(not(target_arch = "bpf"))]
+impl<'p> From<&'p mut [u8]> for ContextBytesMut<'p> {
+    fn from(bytes: &'p mut [u8]) -> Self {
+        let core::ops::Range { start, end } = bytes.as_mut_ptr_range();
+        ContextBytesMut::new(start, end)
     }
 }
 

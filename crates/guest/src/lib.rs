@@ -8,7 +8,9 @@
 //! program when it loads it.
 //!
 //! A panic ends the run with an error on the host's side. `bpf build` compiles a crate that depends on this one. It
-//! needs the nightly toolchain with the components `rust-src` and `llvm-tools`, and no other linker or LLVM.
+//! needs the nightly toolchain with the components `rust-src` and `llvm-tools`, and no other linker or LLVM. On other
+//! targets a plug-in is ordinary code, which `cargo test` runs with mocks of maps, helpers and host functions
+//! (`bpf_guest::mock`).
 //!
 //! ```
 //! // #![no_std]
@@ -43,14 +45,29 @@
 #![no_std]
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 
-mod call;
+#[cfg(not(target_arch = "bpf"))]
+extern crate std;
+
 mod context;
+mod definition;
 pub mod helpers;
 mod host;
 pub mod maps;
+#[cfg(not(target_arch = "bpf"))]
+pub mod mock;
+#[cfg(not(target_arch = "bpf"))]
+mod native;
 mod plain;
 mod ring;
 pub mod xdp;
+
+#[cfg(target_arch = "bpf")]
+mod bpf;
+/// The helpers, of a host or of a test.
+#[cfg(target_arch = "bpf")]
+use bpf as sys;
+#[cfg(not(target_arch = "bpf"))]
+use native as sys;
 
 /// Makes a struct of the host the context of programs: `#[repr(C)]`, with integers, arrays of integers and
 /// [`ContextBytes`]. An identical definition derives `bpf_runtime::BpfContext` on the host; the verifier enforces its

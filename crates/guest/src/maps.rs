@@ -7,25 +7,13 @@
 //! Values are shared with all programs, threads and the host, so there are no references to them: [`Value`] reads,
 //! writes and counts in place.
 
-use crate::call::helper;
+#[doc(hidden)]
+pub use crate::definition::Definition;
+pub use crate::definition::{Insert, Map};
 pub use crate::plain::Plain;
 use crate::ring::Reserved;
-use core::ffi::c_void;
+use crate::sys;
 use core::marker::PhantomData;
-
-/// A type of map.
-pub trait Map: Sync {}
-
-/// The condition on the presence of an element for an update.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Insert {
-    /// The element may be present or absent (`BPF_ANY`).
-    Any = 0,
-    /// The element must be absent (`BPF_NOEXIST`).
-    New = 1,
-    /// The element must be present (`BPF_EXIST`).
-    Replace = 2,
-}
 
 /// The refusal of a helper, with its error number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,29 +96,19 @@ fn copy<T: Plain>(of: &T) -> T {
 }
 
 #[inline(always)]
-fn lookup<'m, M, K: Plain, V>(map: &'m M, key: &K) -> Option<Value<'m, V>> {
-    let key = &copy(key);
-    let call = helper!(1: fn(*const c_void, *const c_void) -> *mut c_void);
-    // SAFETY: the pointer is to a map, and the key has the map's key size.
-    let at = unsafe { call((&raw const *map).cast(), (&raw const *key).cast()) };
+fn lookup<'m, M: Map, K: Plain, V>(map: &'m M, key: &K) -> Option<Value<'m, V>> {
+    let at = sys::lookup(map, &copy(key));
     (!at.is_null()).then_some(Value { at: at.cast(), map: PhantomData })
 }
 
 #[inline(always)]
-fn update<M, K: Plain, V: Plain>(map: &M, key: &K, value: &V, insert: Insert) -> Result<(), Refused> {
-    let (key, value) = (&copy(key), &copy(value));
-    let call = helper!(2: fn(*const c_void, *const c_void, *const c_void, u64) -> i64);
-    let (key, value) = ((&raw const *key).cast(), (&raw const *value).cast());
-    // SAFETY: the pointer is to a map, and key and value have its sizes.
-    done(unsafe { call((&raw const *map).cast(), key, value, insert as u64) })
+fn update<M: Map, K: Plain, V: Plain>(map: &M, key: &K, value: &V, insert: Insert) -> Result<(), Refused> {
+    done(sys::update(map, &copy(key), &copy(value), insert))
 }
 
 #[inline(always)]
-fn delete<M, K: Plain>(map: &M, key: &K) -> Result<(), Refused> {
-    let key = &copy(key);
-    let call = helper!(3: fn(*const c_void, *const c_void) -> i64);
-    // SAFETY: the pointer is to a map, and the key has the map's key size.
-    done(unsafe { call((&raw const *map).cast(), (&raw const *key).cast()) })
+fn delete<M: Map, K: Plain>(map: &M, key: &K) -> Result<(), Refused> {
+    done(sys::delete(map, &copy(key)))
 }
 
 /// The members that all maps with keys have, with the names that loaders require.
@@ -147,7 +125,9 @@ macro_rules! definition {
 
         // SAFETY: it has no contents: all pointers in it are null.
         unsafe impl<$($k, $v,)? const N: usize> Sync for $name<$($k, $v,)? N> {}
-        impl<$($k, $v,)? const N: usize> Map for $name<$($k, $v,)? N> {}
+        impl<$($k, $v,)? const N: usize> Map for $name<$($k, $v,)? N> {
+            const DEFINITION: Definition = Definition::new::<$($k, $v)?>($number, N);
+        }
 
         impl<$($k: Plain, $v: Plain,)? const N: usize> $name<$($k, $v,)? N> {
             /// Creates the map, for a static.
@@ -231,7 +211,9 @@ macro_rules! arrays {
 
         // SAFETY: it has no contents: all pointers in it are null.
         unsafe impl<V, const N: usize> Sync for $name<V, N> {}
-        impl<V, const N: usize> Map for $name<V, N> {}
+        impl<V, const N: usize> Map for $name<V, N> {
+            const DEFINITION: Definition = Definition::new::<u32, V>($number, N);
+        }
 
         impl<V: Plain, const N: usize> $name<V, N> {
             /// Creates the map, for a static.
@@ -266,7 +248,9 @@ pub struct RingBuf<const N: usize> {
 
 // SAFETY: it has no contents: all pointers in it are null.
 unsafe impl<const N: usize> Sync for RingBuf<N> {}
-impl<const N: usize> Map for RingBuf<N> {}
+impl<const N: usize> Map for RingBuf<N> {
+    const DEFINITION: Definition = Definition::new::<(), ()>(27, N);
+}
 
 impl<const N: usize> RingBuf<N> {
     /// Creates the map, for a static.
@@ -278,10 +262,7 @@ impl<const N: usize> RingBuf<N> {
     /// Reserves room for a record, which is discarded unless it is submitted; `None` if the ring is full.
     #[inline(always)]
     pub fn reserve<T: Plain>(&self) -> Option<Reserved<T>> {
-        let call = helper!(131: fn(*const c_void, u64, u64) -> *mut c_void);
-        // SAFETY: the pointer is to a ring buffer.
-        let at = unsafe { call((&raw const *self).cast(), size_of::<T>() as u64, 0) };
-        Reserved::new(at.cast())
+        Reserved::new(sys::reserve(self))
     }
 
     /// Copies a record into the ring.
@@ -290,11 +271,7 @@ impl<const N: usize> RingBuf<N> {
     /// [`Refused`]: the ring is full.
     #[inline(always)]
     pub fn output<T: Plain>(&self, record: &T) -> Result<(), Refused> {
-        let call = helper!(130: fn(*const c_void, *const c_void, u64, u64) -> i64);
-        let record = &copy(record);
-        let bytes = (&raw const *record).cast();
-        // SAFETY: the pointer is to a ring buffer, and the record has these bytes.
-        done(unsafe { call((&raw const *self).cast(), bytes, size_of::<T>() as u64, 0) })
+        done(sys::output(self, &copy(record)))
     }
 }
 
@@ -310,7 +287,9 @@ pub struct ProgArray<const N: usize> {
 
 // SAFETY: it has no contents: all pointers in it are null.
 unsafe impl<const N: usize> Sync for ProgArray<N> {}
-impl<const N: usize> Map for ProgArray<N> {}
+impl<const N: usize> Map for ProgArray<N> {
+    const DEFINITION: Definition = Definition::new::<u32, u32>(3, N);
+}
 
 impl<const N: usize> ProgArray<N> {
     /// Creates the map, for a static.
@@ -323,8 +302,6 @@ impl<const N: usize> ProgArray<N> {
     /// Continues in the program at an index; returns only if the slot is empty.
     #[inline(always)]
     pub fn tail_call<C: crate::Context>(&self, context: &mut C, index: u32) {
-        let call = helper!(12: fn(*mut c_void, *const c_void, u32) -> i64);
-        // SAFETY: the context is the program's own, and the pointer is to a prog array.
-        unsafe { call((&raw mut *context).cast(), (&raw const *self).cast(), index) };
+        sys::tail_call(context, self, index);
     }
 }

@@ -1,8 +1,7 @@
 //! Records of a ring buffer that are being written.
 
-use crate::call::helper;
 use crate::plain::Plain;
-use core::ffi::c_void;
+use crate::sys;
 use core::mem::forget;
 use core::ptr::NonNull;
 
@@ -24,9 +23,8 @@ impl<T: Plain> Reserved<T> {
     pub fn submit(self, record: T) {
         // SAFETY: the room has the size of a record and is aligned to eight bytes.
         unsafe { self.at.write(record) };
-        let call = helper!(132: fn(*mut c_void, u64) -> ());
         // SAFETY: reserved, and neither submitted nor discarded yet.
-        unsafe { call(self.at.as_ptr().cast(), 0) };
+        unsafe { sys::submit(self.at.as_ptr()) };
         forget(self);
     }
 }
@@ -34,8 +32,7 @@ impl<T: Plain> Reserved<T> {
 impl<T: Plain> Drop for Reserved<T> {
     #[inline(always)]
     fn drop(&mut self) {
-        let call = helper!(133: fn(*mut c_void, u64) -> ());
         // SAFETY: reserved, and neither submitted nor discarded yet.
-        unsafe { call(self.at.as_ptr().cast(), 0) };
+        unsafe { sys::discard(self.at.as_ptr()) };
     }
 }

@@ -6,8 +6,11 @@ use crate::context::{Context, ContextBytes, ContextBytesMut, ProgramResult};
 #[derive(Debug)]
 #[repr(C)]
 pub struct Xdp {
+    #[cfg(target_arch = "bpf")]
     data: u32,
+    #[cfg(target_arch = "bpf")]
     data_end: u32,
+    #[cfg(target_arch = "bpf")]
     data_meta: u32,
     /// The device that received the packet.
     pub ingress_ifindex: u32,
@@ -15,11 +18,15 @@ pub struct Xdp {
     pub rx_queue_index: u32,
     /// The device that sends the packet.
     pub egress_ifindex: u32,
+    /// The packet of a test.
+    #[cfg(not(target_arch = "bpf"))]
+    packet: std::vec::Vec<u8>,
 }
 
-// SAFETY: the kernel's layout, with addresses in fields that are loaded whole.
+// SAFETY: on BPF the kernel's layout, with addresses in fields that are loaded whole.
 unsafe impl Context for Xdp {}
 
+#[cfg(target_arch = "bpf")]
 impl Xdp {
     /// The packet.
     #[inline(always)]
@@ -33,6 +40,24 @@ impl Xdp {
     pub fn packet_mut(&mut self) -> ContextBytesMut<'_> {
         let (start, end) = (self.data as usize, self.data_end as usize);
         ContextBytesMut::new(core::ptr::with_exposed_provenance_mut(start), core::ptr::with_exposed_provenance_mut(end))
+    }
+}
+
+#[cfg(not(target_arch = "bpf"))]
+impl Xdp {
+    /// Makes the context of a test.
+    pub fn new(packet: impl Into<std::vec::Vec<u8>>) -> Xdp {
+        Xdp { ingress_ifindex: 0, rx_queue_index: 0, egress_ifindex: 0, packet: packet.into() }
+    }
+
+    /// The packet.
+    pub fn packet(&self) -> ContextBytes<'_> {
+        self.packet[..].into()
+    }
+
+    /// The packet, mutably.
+    pub fn packet_mut(&mut self) -> ContextBytesMut<'_> {
+        self.packet[..].as_mut().into()
     }
 }
 

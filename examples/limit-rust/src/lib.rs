@@ -89,3 +89,17 @@ fn histogram(request: &mut Request<'_>) -> u32 {
     }
     u32::from(counts[usize::from(request.client as u8 & 15)])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpf_guest::mock;
+
+    #[test]
+    fn a_home_page_is_told() {
+        mock::reset();
+        say::mock(|text| assert_eq!(text, b"a home page"));
+        let mut request = Request { client: 7, cost: 0, path: b"/~me".into() };
+        assert_eq!((home(&mut request), request.cost), (u64::from(ALLOW), 10));
+    }
+}
