@@ -128,7 +128,7 @@ async fn operate(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Answer {
     };
     match answer {
         Ok(Ok(version)) => text(StatusCode::OK, format!("version {version}\n")),
-        Ok(Err(refusal)) => text(StatusCode::UNPROCESSABLE_ENTITY, format!("{refusal:#}\n")),
+        Ok(Err(refusal)) => text(StatusCode::UNPROCESSABLE_ENTITY, format!("{refusal}\n")),
         Err(panic) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{panic}\n")),
     }
 }

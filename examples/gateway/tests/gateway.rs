@@ -133,6 +133,7 @@ fn a_verdict_is_changed_refused_stopped_and_rolled_back_over_http() {
         for part in ["*count += extra", "may sleep", "look it up again"] {
             assert!(refusal.contains(part), "{part} in\n{refusal}");
         }
+        assert_eq!(refusal.matches("error:").count(), 1, "{refusal}");
         assert_eq!(put(b"no object").await.0, 422);
         assert_eq!(get("a-2").await.0, 429);
         // A runaway: each of its requests is answered, and one command takes it back.

@@ -8,7 +8,7 @@
 
 mod edge;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use bpf_runtime::{Config, Engine, Hook, HookPolicy, Instance, Linker, MapSet, Object, Program, net::Xdp};
 use clap::Parser;
 use edge::{Edge, XDP_PASS};
@@ -86,9 +86,11 @@ struct Loaded {
 
 impl Loaded {
     /// Loads an object's program. It goes on with the maps of the `older` one that it has, too.
-    fn load(engine: &Engine, path: &Path, name: Option<&str>, older: Option<&Loaded>) -> anyhow::Result<Loaded> {
-        let context = || path.display().to_string();
-        let object = Object::parse(&std::fs::read(path).with_context(context)?).with_context(context)?;
+    fn load(engine: &Engine, file: &Path, name: Option<&str>, older: Option<&Loaded>) -> anyhow::Result<Loaded> {
+        let path = file.display();
+        let bytes = std::fs::read(file).with_context(|| path.to_string())?;
+        // The messages of these errors contain their causes, which `{:#}` would write once more.
+        let object = Object::parse(&bytes).map_err(|error| anyhow!("{path}: {error}"))?;
         let mut maps = MapSet::for_object(engine, &object)?;
         for map in older.into_iter().flat_map(|older| older.instance.maps()) {
             // Constants and variables begin as the new object has them.
@@ -96,13 +98,13 @@ impl Loaded {
                 maps = maps.reuse(map.name(), map)?;
             }
         }
-        let instance = Linker::new(engine).load::<Xdp>(&object, maps).with_context(context)?;
+        let instance = Linker::new(engine).load::<Xdp>(&object, maps).map_err(|error| anyhow!("{path}: {error}"))?;
         let mut names = instance.programs();
         let name = match (name, names.next(), names.next()) {
             (Some(name), ..) => name.to_owned(),
             (None, Some(only), None) => only.to_owned(),
-            (None, None, _) => anyhow::bail!("{}: no programs", path.display()),
-            (None, Some(_), Some(_)) => anyhow::bail!("{}: several programs; say which: --program", path.display()),
+            (None, None, _) => anyhow::bail!("{}: no programs", path),
+            (None, Some(_), Some(_)) => anyhow::bail!("{}: several programs; say which: --program", path),
         };
         drop(names);
         Ok(Loaded { program: instance.program(&name)?, instance })
