@@ -282,7 +282,12 @@ impl Memory {
         change(&mut self.lists.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn take(&self, bytes: u64) -> Result<(), MemoryFull> {
+    /// Reserves `bytes` without a [`Reservation`], which would be an allocation. The caller gives them back
+    /// ([`Memory::give`]).
+    ///
+    /// # Errors
+    /// [`MemoryFull`].
+    pub fn take(&self, bytes: u64) -> Result<(), MemoryFull> {
         self.take_here(bytes)?;
         if let Some(parent) = &self.parent {
             parent.take(bytes).inspect_err(|_| self.give_here(bytes))?;
@@ -302,7 +307,8 @@ impl Memory {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    fn give(&self, bytes: u64) {
+    /// Gives bytes back that [`Memory::take`] has reserved.
+    pub fn give(&self, bytes: u64) {
         self.give_here(bytes);
         if let Some(parent) = &self.parent {
             parent.give(bytes);

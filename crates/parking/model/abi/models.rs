@@ -133,10 +133,10 @@ impl Engine {
         while !self.run.is_asked() {
             let asked = if self.mistake == Mistake::LooksFirst {
                 let asked = self.run.is_asked();
-                self.run.park(&waker, || false);
+                self.run.park(&waker, false, || false);
                 asked
             } else {
-                self.run.park(&waker, || false)
+                self.run.park(&waker, false, || false)
             };
             if asked {
                 return;
@@ -214,7 +214,7 @@ fn drop_against_interrupt(mistake: Mistake) {
         let engine = Arc::clone(&engine);
         move || engine.interrupt(1)
     });
-    engine.run.park(&Waker::from(Arc::clone(&bell)), || false);
+    engine.run.park(&Waker::from(Arc::clone(&bell)), true, || false);
     engine.end(&due);
     let next = engine.begin(2, NEVER);
     other.join().unwrap();

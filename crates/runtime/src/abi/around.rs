@@ -87,6 +87,8 @@ pub(crate) struct Polling {
 }
 
 impl Polling {
+    // Inlined: a caller would store fields that wider loads here wait for.
+    #[inline(always)]
     pub(super) fn begin(run: Current) -> Polling {
         let outer = CURRENT.replace(Some(run));
         let other = outer.filter(|outer| outer.fibers != run.fibers);
@@ -262,6 +264,9 @@ impl Nests {
 
     /// A run is over, or is inside no other.
     pub(super) fn end(&self, known: &mut Option<Box<Around>>, run: &Arc<Parked>) {
+        if known.is_none() {
+            return;
+        }
         // Before the next line, so that what is listed is freed inside of the section.
         let _critical = Critical::enter();
         let Some(known) = known.take() else { return };

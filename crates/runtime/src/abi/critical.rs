@@ -50,23 +50,6 @@ impl Drop for Critical {
     }
 }
 
-/// A value of which this is dropped in a section: it frees memory and calls no code of a host.
-#[derive(Debug)]
-pub(crate) struct FreedCritically<T>(Option<T>);
-
-impl<T> FreedCritically<T> {
-    pub(crate) fn new(value: T) -> FreedCritically<T> {
-        FreedCritically(Some(value))
-    }
-}
-
-impl<T> Drop for FreedCritically<T> {
-    fn drop(&mut self) {
-        let _critical = Critical::enter();
-        self.0 = None;
-    }
-}
-
 /// A lock whose owner is in a section. Nothing under it panics, so poison means nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Lock<T>(Mutex<T>);

@@ -17,7 +17,7 @@
 
 use crate::abi::around::{Around, Busy, Current, Marked, Nests, Place, Polling, polled};
 use crate::abi::clock::Clock;
-use crate::abi::critical::{Critical, Lock, Locked};
+use crate::abi::critical::{self, Critical, Lock, Locked};
 use crate::abi::level::Level;
 use crate::abi::link::{Awaited, Link, Resume, Waiting};
 use crate::abi::machine_stack::{self, StackNeed};
@@ -32,21 +32,24 @@ use crossbeam_utils::CachePadded;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ptr::null_mut;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
 
-/// Fibers that are kept for later runs, with at most [`KEPT_STACK`] bytes of pages that their stacks have.
-const MAX_IDLE: usize = 64;
 /// Bytes of a stack whose pages are kept for later runs.
 const KEPT_STACK: usize = 64 * 1024;
 /// A stack is trimmed each time that it has served so many runs. Host functions may use more of it than they are
 /// expected to, and a look at each end of a run would be a system call.
-const RUNS_TO_TRIM: u32 = 32;
+const RUNS_TO_TRIM: u32 = 256;
 
 /// The result of a run, or what was thrown in it.
-type Ended = Result<Result<u64, RunError>, Box<dyn Any + Send>>;
+type Ended = Result<Outcome, Box<dyn Any + Send>>;
+
+/// The result of a run. Boxed, since it is moved from frame to frame.
+pub(crate) type Outcome = Result<u64, Box<RunError>>;
 
 /// The budget of a run, in taken back-edges and calls.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +63,7 @@ pub(crate) struct Budget {
 #[derive(Debug)]
 pub(crate) enum Step {
     /// The run is over. The second field is the panic of a host's future, if one has panicked.
-    Over(Result<u64, RunError>, Option<Box<dyn Any + Send>>),
+    Over(Outcome, Option<Box<dyn Any + Send>>),
     /// The run waits for this call.
     Waits(Waiting),
     /// The run yields.
@@ -68,10 +71,14 @@ pub(crate) enum Step {
 }
 
 /// A run's stack and state, from one run to the next.
+///
+/// In a box from its making on: it is kept in lists, and moved with the future of its run. A [`Fibers`] passed to its
+/// methods is its engine's.
 pub(crate) struct Fiber {
-    fibers: Arc<Fibers>,
     parked: Arc<Parked>,
     due: Due,
+    /// Whether the run has kept a waker in `parked`.
+    waits: bool,
     /// The runs inside of which the run was polled last.
     around: Option<Box<Around>>,
     /// Not a box: the run refers to it as well.
@@ -96,9 +103,12 @@ impl fmt::Debug for Fiber {
 }
 
 impl Fiber {
-    fn new(fibers: &Arc<Fibers>, idle: Idle) -> Fiber {
-        let Idle { parked, link, runs, stack } = idle;
-        Fiber { fibers: Arc::clone(fibers), parked, due: Due::NEVER, around: None, link, deep: false, runs, stack }
+    fn new(stack: RunStack) -> Box<Fiber> {
+        let (parked, link) = (Arc::new(Parked::new()), Rc::new(Link::new()));
+        // SAFETY: the run was just made, and no other thread has a reference to it.
+        unsafe { (*parked.level.run()).link = Rc::as_ptr(&link) };
+        let (due, stack) = (Due::NEVER, imp::Stack::new(stack));
+        Box::new(Fiber { parked, due, waits: false, around: None, link, deep: false, runs: 0, stack })
     }
 
     /// Refuses a run whose code takes so many bytes, if its stack does not suffice.
@@ -111,38 +121,39 @@ impl Fiber {
 
     /// Describes the run that is about to begin to threads that end runs: its program and limits, the program or hook
     /// by which it is interrupted, and whether the time that it waits counts against its deadline.
-    pub(crate) fn announce(&mut self, run: Watched, named: u64, waits_count: bool) {
+    pub(crate) fn announce(&mut self, fibers: &Fibers, run: Watched, named: u64, waits_count: bool) {
         let level = &self.parked.level;
         self.parked.set_named(named);
         level.watch().begin_apart(level.word(), run);
         self.due = Due::new(run.deadline, waits_count);
-        self.fibers.deadlines.begin(&self.due, &self.parked);
+        fibers.deadlines.begin(&self.due, &self.parked);
     }
 
     /// Notes the runs inside of which this thread is about to poll the announced run, so that the end of each of them
     /// ends this one. While the result lives, runs that begin are inside this run. `busy`: the innermost run of the
     /// thread's slot, if the thread is in a guard; `levels`: of the slots.
-    pub(crate) fn polls(&mut self, busy: Option<Busy>, levels: &[CachePadded<Level>]) -> Polling {
-        let fibers = &self.fibers;
-        let number = Arc::as_ptr(fibers).addr();
-        let outer = polled(number).and_then(|outer| Some((outer.busy, self.outside(outer)?)));
+    pub(crate) fn polls(&mut self, fibers: &Fibers, busy: Option<Busy>, levels: &[CachePadded<Level>]) -> Polling {
+        let number = core::ptr::from_ref(fibers).addr();
+        let outer = polled(number).and_then(|outer| Some((outer.busy, self.outside(fibers, outer)?)));
         // The run of the slot, if it is inside the other.
         let slot = match &outer {
             Some((outside, _)) => busy.filter(|_| busy != *outside),
             None => busy,
         };
-        let around = Around::new(slot, outer.map(|(_, fiber)| fiber), levels);
-        fibers.nests.set(&mut self.around, &self.parked, around, levels);
+        if slot.is_some() || outer.is_some() || self.around.is_some() {
+            let around = Around::new(slot, outer.map(|(_, fiber)| fiber), levels);
+            fibers.nests.set(&mut self.around, &self.parked, around, levels);
+        }
         let parked = Arc::as_ptr(&self.parked).addr();
         Polling::begin(Current { fibers: number, parked, word: self.parked.word(), busy })
     }
 
     /// Returns the run that this thread polls, and its word, if it is in progress.
-    fn outside(&self, outer: Current) -> Option<(Arc<Parked>, u64)> {
+    fn outside(&self, fibers: &Fibers, outer: Current) -> Option<(Arc<Parked>, u64)> {
         let is_it = |run: &Arc<Parked>| Arc::as_ptr(run).addr() == outer.parked;
         let known = self.around.as_ref().and_then(|around| around.fiber()).map(|(run, _)| run).filter(|run| is_it(run));
         // The list is locked only where the run was polled elsewhere before.
-        let run = known.cloned().or_else(|| self.fibers.all().get(&outer.parked).cloned());
+        let run = known.cloned().or_else(|| fibers.all().get(&outer.parked).cloned());
         run.filter(|run| run.word() == outer.word).map(|run| (run, outer.word))
     }
 
@@ -161,7 +172,7 @@ impl Fiber {
         work: F,
     ) -> Step
     where
-        F: FnOnce(*mut Run) -> Result<u64, RunError>,
+        F: FnOnce(*mut Run) -> Outcome,
     {
         let run = self.parked.level.run();
         // SAFETY: the run is idle but for the word, and this thread's, as the fiber is.
@@ -185,8 +196,8 @@ impl Fiber {
     ///
     /// # Safety
     /// The run must wait, and the slot be this thread's, by a guard.
-    pub(crate) unsafe fn go_on(&mut self, slot: u32, clock: &Clock, cx: &mut Context<'_>) -> Step {
-        self.fibers.deadlines.go_on(&mut self.due, &self.parked, clock);
+    pub(crate) unsafe fn go_on(&mut self, fibers: &Fibers, slot: u32, clock: &Clock, cx: &mut Context<'_>) -> Step {
+        fibers.deadlines.go_on(&mut self.due, &self.parked, clock);
         // SAFETY: the run waits, and the owner of its fiber has exclusive access to it.
         unsafe { (*self.parked.level.run()).ctx.slot = slot };
         // SAFETY: the caller's contract.
@@ -194,9 +205,10 @@ impl Fiber {
     }
 
     /// Keeps the waker of the poller of a run that waits, for threads that end runs. Returns whether one has ended it.
-    pub(crate) fn park(&mut self, waker: &Waker) -> bool {
-        self.fibers.deadlines.wait(&mut self.due, &self.parked);
-        self.parked.park(waker, || self.fibers.domain.is_forked())
+    pub(crate) fn park(&mut self, fibers: &Fibers, waker: &Waker) -> bool {
+        fibers.deadlines.wait(&mut self.due, &self.parked);
+        let first = !core::mem::replace(&mut self.waits, true);
+        self.parked.park(waker, first, || fibers.domain.is_forked())
     }
 
     /// Returns the tick at which the run is to end, later than at its beginning if its waits have moved it.
@@ -240,55 +252,33 @@ impl Fiber {
             Err(Ok(result)) => Step::Over(result, self.link.thrown()),
             // A panic outside of the host's functions, for example in a listener that is told of the run's end.
             Err(Err(panic)) => {
-                let result = Err(RunError::Internal("a run ended by a panic".into()));
+                let result = Err(Box::new(RunError::Internal("a run ended by a panic".into())));
                 self.link.throw(panic);
                 Step::Over(result, self.link.thrown())
             }
         }
     }
 
-    /// The run is over: the fiber may serve another.
-    pub(crate) fn finish(mut self) {
-        let fibers = Arc::clone(&self.fibers);
+    /// The run is over: the fiber may serve another. Returns the waker of its last poller, whose drop is code of
+    /// others. `slot`: this thread's, by a guard.
+    pub(crate) fn finish(mut self: Box<Self>, fibers: &Fibers, slot: Option<u32>) -> Option<Waker> {
         // Before the word is 0: see `parked`.
         fibers.deadlines.end(&self.due, &self.parked);
         self.due = Due::NEVER;
         fibers.nests.end(&mut self.around, &self.parked);
         // As in `begin::run_code`: from here on nobody interrupts it.
         self.parked.level.word().store(0, Ordering::Relaxed);
-        // The waker's drop runs foreign code, so it comes last.
-        let _waker = self.parked.take_waker();
+        let waker = if core::mem::take(&mut self.waits) { self.parked.take_waker() } else { None };
         self.runs += 1;
-        if self.deep || self.runs == RUNS_TO_TRIM {
+        let trims = self.deep || self.runs == RUNS_TO_TRIM;
+        if trims {
             self.runs = 0;
             self.stack.trim(KEPT_STACK);
         }
-        let mut idle = fibers.idle();
-        if idle.len() < MAX_IDLE {
-            idle.push(self.into_idle());
-            return;
-        }
-        drop(idle);
-        fibers.forget(self.into_idle());
-    }
-
-    fn into_idle(self) -> Idle {
-        let Fiber { parked, link, runs, stack, .. } = self;
-        Idle { parked, link, runs, stack }
+        fibers.keep(self, slot, trims);
+        waker
     }
 }
-
-/// A fiber that no run is on.
-struct Idle {
-    parked: Arc<Parked>,
-    /// Not a box: the run refers to it as well.
-    link: Rc<Link>,
-    runs: u32,
-    stack: imp::Stack,
-}
-
-// SAFETY: no run is on the stack, the level's run is over, and the link has one owner.
-unsafe impl Send for Idle {}
 
 /// The fibers of an engine.
 ///
@@ -301,7 +291,9 @@ pub(crate) struct Fibers {
     most: usize,
     /// Number of fibers, including idle ones.
     count: AtomicUsize,
-    idle: Lock<Vec<Idle>>,
+    /// By slot: an idle fiber of the thread that has the slot, or null. Other threads ask only whether it is null.
+    spare: Vec<CachePadded<AtomicPtr<Fiber>>>,
+    idle: Lock<Idle>,
     /// The state of each, by its address: for threads that interrupt runs.
     all: Lock<BTreeMap<usize, Arc<Parked>>>,
     deadlines: Deadlines,
@@ -316,18 +308,22 @@ impl fmt::Debug for Fibers {
 }
 
 impl Fibers {
-    /// Makes room for `most` fibers, with stacks of `stack` bytes.
-    pub(crate) fn new(domain: &Arc<Domain>, most: usize, stack: u64) -> Fibers {
-        Fibers {
+    /// Makes room for `most` fibers, with stacks of `stack` bytes. `None` if there is no memory.
+    pub(crate) fn new(domain: &Arc<Domain>, most: usize, stack: u64) -> Option<Fibers> {
+        let mut spare = Vec::new();
+        spare.try_reserve_exact(domain.max_slots() as usize).ok()?;
+        spare.extend((0..domain.max_slots()).map(|_| CachePadded::default()));
+        Some(Fibers {
             domain: Arc::clone(domain),
             stacks: Stacks::new(stack),
             most,
             count: AtomicUsize::new(0),
-            idle: Lock::default(),
+            spare,
+            idle: Lock::new(Idle::new(Instant::now())),
             all: Lock::default(),
             deadlines: Deadlines::default(),
             nests: Nests::default(),
-        }
+        })
     }
 
     /// Does this with each lock in turn, and the name of the lock.
@@ -345,7 +341,7 @@ impl Fibers {
         work("all");
     }
 
-    fn idle(&self) -> Locked<'_, Vec<Idle>> {
+    fn idle(&self) -> Locked<'_, Idle> {
         self.idle.lock()
     }
 
@@ -401,49 +397,178 @@ impl Fibers {
             return 0;
         }
         // Relaxed: a statistic.
-        self.count.load(Ordering::Relaxed).saturating_sub(self.idle().len())
+        let spare = self.spare.iter().filter(|spare| !spare.load(Ordering::Relaxed).is_null()).count();
+        self.count.load(Ordering::Relaxed).saturating_sub(self.idle().fibers.len() + spare)
     }
 
-    /// A fiber that no run is on.
-    pub(crate) fn take(self: &Arc<Self>) -> Result<Fiber, RunError> {
+    /// The spare fiber of a slot.
+    fn spare(&self, slot: u32) -> Option<&AtomicPtr<Fiber>> {
+        self.spare.get(slot as usize).map(|spare| &**spare)
+    }
+
+    /// A fiber that no run is on. `slot`: this thread's, by a guard.
+    pub(crate) fn take(&self, slot: u32) -> Result<Box<Fiber>, Box<RunError>> {
         let _critical = Critical::enter();
+        if let Some(spare) = self.spare(slot) {
+            // Relaxed: the slot's thread has stored it, or one that had the slot before; handlers are refused in this
+            // section.
+            let fiber = spare.load(Ordering::Relaxed);
+            if !fiber.is_null() {
+                spare.store(null_mut(), Ordering::Relaxed);
+                // SAFETY: stored by `keep` for the owner of the slot, and taken once.
+                return Ok(unsafe { Box::from_raw(fiber) });
+            }
+        }
         if let Some(idle) = self.idle().pop() {
-            return Ok(Fiber::new(self, idle));
+            return Ok(idle);
         }
         // Release: see `each`.
         let taken = self
             .count
             .fetch_update(Ordering::Release, Ordering::Relaxed, |count| (count < self.most).then_some(count + 1));
         if taken.is_err() {
-            return Err(RunError::TooManyAsleep { limit: self.most });
+            return Err(Box::new(RunError::TooManyAsleep { limit: self.most }));
         }
-        let stack = match self.stacks.take() {
-            Ok(stack) => imp::Stack::new(stack),
+        let fiber = match self.stacks.take() {
+            Ok(stack) => Fiber::new(stack),
             Err(source) => {
                 self.count.fetch_sub(1, Ordering::Relaxed);
-                return Err(RunError::NoStack { source });
+                return Err(Box::new(RunError::NoStack { source }));
             }
         };
-        let (parked, link) = (Arc::new(Parked::new()), Rc::new(Link::new()));
-        // SAFETY: the run was just made, and no other thread has a reference to it.
-        unsafe { (*parked.level.run()).link = Rc::as_ptr(&link) };
-        self.all().insert(Arc::as_ptr(&parked).addr(), Arc::clone(&parked));
-        Ok(Fiber::new(self, Idle { parked, link, runs: 0, stack }))
+        self.all().insert(Arc::as_ptr(&fiber.parked).addr(), Arc::clone(&fiber.parked));
+        Ok(fiber)
     }
 
-    /// One fiber less.
-    fn forget(&self, idle: Idle) {
+    /// Keeps an idle fiber for later runs. `looks`: also looks for idle fibers that no run has needed.
+    fn keep(&self, fiber: Box<Fiber>, slot: Option<u32>, looks: bool) {
         let _critical = Critical::enter();
-        self.all().remove(&Arc::as_ptr(&idle.parked).addr());
-        drop(idle);
-        self.count.fetch_sub(1, Ordering::Relaxed);
+        let spare = slot.and_then(|slot| self.spare(slot)).filter(|spare| spare.load(Ordering::Relaxed).is_null());
+        let surplus = match spare {
+            Some(spare) => {
+                // Relaxed: see `take`.
+                spare.store(Box::into_raw(fiber), Ordering::Relaxed);
+                if looks { self.idle().unused(Instant::now) } else { Vec::new() }
+            }
+            None => self.idle().push(fiber, Instant::now),
+        };
+        self.forget(surplus);
+    }
+
+    /// Gives the memory of all idle fibers back but for the spare ones of slots.
+    pub(crate) fn trim(&self) {
+        if self.count.load(Ordering::Relaxed) != 0 && !self.domain.is_forked() && !critical::interrupted() {
+            let _critical = Critical::enter();
+            let all = core::mem::take(&mut self.idle().fibers);
+            self.forget(all);
+        }
+    }
+
+    /// Gives the memory of these fibers back.
+    fn forget(&self, fibers: Boxes) {
+        if fibers.is_empty() {
+            return;
+        }
+        let count = fibers.len();
+        let mut all = self.all();
+        for fiber in &fibers {
+            all.remove(&Arc::as_ptr(&fiber.parked).addr());
+        }
+        drop(all);
+        self.stacks.give_back(fibers.into_iter().map(|fiber| fiber.stack.into_inner()).collect());
+        self.count.fetch_sub(count, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Fibers {
+    fn drop(&mut self) {
+        let mut idle = core::mem::take(&mut self.idle().fibers);
+        for spare in &mut self.spare {
+            let fiber = core::mem::replace(spare.get_mut(), null_mut());
+            if !fiber.is_null() {
+                // SAFETY: stored by `keep`, and taken by nobody.
+                idle.push(unsafe { Box::from_raw(fiber) });
+            }
+        }
+        self.forget(idle);
+    }
+}
+
+/// Idle fibers, the one that was used last at the end.
+///
+/// Problem: a run takes a fiber in nanoseconds that was kept, and in microseconds one that is made; but a thousand
+/// stacks that nobody needs are megabytes. Approach: the working set of a depot (Bonwick and Adams, "Magazines and
+/// Vmem", 2001): fibers that were idle throughout a period are given back at its end.
+struct Idle {
+    fibers: Boxes,
+    /// The lowest number of fibers since the period began.
+    lowest: usize,
+    since: Instant,
+    /// How many fibers were added since the clock was read.
+    added: u32,
+}
+
+/// Boxes, since a fiber is moved with the future of its run, as one word.
+type Boxes = Vec<Box<Fiber>>;
+
+/// Upper bound on the idle fibers of an engine, beside one for each slot. With them at most [`KEPT_STACK`] bytes of
+/// pages each are kept.
+const MAX_IDLE: usize = 16 * 1024;
+/// How many are given back together where there are more.
+const SURPLUS: usize = 256;
+/// How many stay however long they are idle.
+const FEW: usize = 64;
+const PERIOD: Duration = Duration::from_secs(10);
+/// The clock is read once for so many fibers that are added.
+const ADDED: u32 = 64;
+
+impl Idle {
+    fn new(now: Instant) -> Idle {
+        Idle { fibers: Vec::new(), lowest: 0, since: now, added: 0 }
+    }
+
+    fn pop(&mut self) -> Option<Box<Fiber>> {
+        let fiber = self.fibers.pop();
+        self.lowest = self.lowest.min(self.fibers.len());
+        fiber
+    }
+
+    /// Adds a fiber. Returns surplus fibers, whose memory is to be given back.
+    fn push(&mut self, fiber: Box<Fiber>, now: impl FnOnce() -> Instant) -> Boxes {
+        self.fibers.push(fiber);
+        self.added += 1;
+        if self.fibers.len() >= MAX_IDLE + SURPLUS {
+            return self.oldest(SURPLUS);
+        }
+        if self.added < ADDED { Vec::new() } else { self.unused(now) }
+    }
+
+    /// Returns the fibers that nobody has used in a period that is over.
+    fn unused(&mut self, now: impl FnOnce() -> Instant) -> Boxes {
+        self.added = 0;
+        if self.fibers.len() <= FEW {
+            return Vec::new();
+        }
+        let now = now();
+        if now.saturating_duration_since(self.since) < PERIOD {
+            return Vec::new();
+        }
+        self.since = now;
+        self.oldest(self.lowest.saturating_sub(FEW))
+    }
+
+    /// Removes so many, which nobody has used for longest, and begins a period.
+    fn oldest(&mut self, count: usize) -> Boxes {
+        let oldest = self.fibers.drain(..count.min(self.fibers.len())).collect();
+        self.lowest = self.fibers.len();
+        oldest
     }
 }
 
 /// Switching, by corosensei.
 #[cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod imp {
-    use super::{Awaited, Ended, Link, Resume, RunStack};
+    use super::{Awaited, Ended, Link, Outcome, Resume, RunStack};
     use crate::abi::shadow::Shadow;
     use crate::error::RunError;
     use corosensei::stack::StackPointer;
@@ -484,6 +609,11 @@ mod imp {
             Stack { routine: None, stack }
         }
 
+        /// Returns the stack. No run is on it.
+        pub(super) fn into_inner(self) -> RunStack {
+            self.stack
+        }
+
         pub(super) fn bounds(&self) -> (usize, usize) {
             self.stack.bounds()
         }
@@ -497,7 +627,7 @@ mod imp {
         /// As for [`super::Fiber::start`]; `link` must be valid as long.
         pub(super) unsafe fn begin<F>(&mut self, link: *const Link, work: F)
         where
-            F: FnOnce() -> Result<u64, RunError>,
+            F: FnOnce() -> Outcome,
         {
             let (low, len) = self.stack.bounds();
             let Some(base) = StackPointer::new(low + len) else { return };
@@ -516,7 +646,7 @@ mod imp {
         /// As for [`super::Fiber::resume`].
         pub(super) unsafe fn resume(&mut self, with: Resume) -> Result<Awaited, Ended> {
             let Some((routine, shadow)) = self.routine.as_mut() else {
-                return Err(Ok(Err(RunError::Internal("a fiber without a run".into()))));
+                return Err(Ok(Err(Box::new(RunError::Internal("a fiber without a run".into())))));
             };
             match shadow.on(|| routine.resume(with)) {
                 CoroutineResult::Yield(awaited) => Ok(awaited),
@@ -532,7 +662,7 @@ mod imp {
 /// No run has a stack of its own.
 #[cfg(not(all(unix, any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod imp {
-    use super::{Awaited, Ended, Link, Resume, RunStack};
+    use super::{Awaited, Ended, Link, Outcome, Resume, RunStack};
     use crate::error::RunError;
 
     pub(super) struct Stack(RunStack);
@@ -540,6 +670,10 @@ mod imp {
     impl Stack {
         pub(super) fn new(stack: RunStack) -> Stack {
             Stack(stack)
+        }
+
+        pub(super) fn into_inner(self) -> RunStack {
+            self.0
         }
 
         pub(super) fn bounds(&self) -> (usize, usize) {
@@ -552,12 +686,12 @@ mod imp {
 
         pub(super) unsafe fn begin<F>(&mut self, _: *const Link, _: F)
         where
-            F: FnOnce() -> Result<u64, RunError>,
+            F: FnOnce() -> Outcome,
         {
         }
 
         pub(super) unsafe fn resume(&mut self, _: Resume) -> Result<Awaited, Ended> {
-            Err(Ok(Err(RunError::Internal("stacks are not switched on this machine".into()))))
+            Err(Ok(Err(Box::new(RunError::Internal("stacks are not switched on this machine".into())))))
         }
     }
 }
@@ -568,27 +702,54 @@ mod tests {
     use crate::{Config, Engine};
 
     /// The lowest byte of the stack that the next run gets.
-    fn lowest(fibers: &Arc<Fibers>) -> *mut u8 {
-        let fiber = fibers.take().expect("a fiber");
+    fn lowest(fibers: &Fibers, slot: Option<u32>) -> *mut u8 {
+        let fiber = fibers.take(0).expect("a fiber");
         let (low, _) = fiber.stack.bounds();
-        fiber.finish();
+        fiber.finish(fibers, slot);
         core::ptr::with_exposed_provenance_mut(low)
     }
 
     #[test]
     fn an_idle_stack_gives_pages_back_that_no_run_was_expected_to_use() {
         let engine = Engine::new(Config::default()).expect("an engine");
-        let fibers = Arc::new(Fibers::new(engine.domain(), 4, 4 * KEPT_STACK as u64));
-        let byte = lowest(&fibers);
+        let fibers = Fibers::new(engine.domain(), 4, 4 * KEPT_STACK as u64).expect("memory");
+        let byte = lowest(&fibers, None);
         // SAFETY: a byte of a stack that is idle, and that no other thread takes.
         unsafe { byte.write_volatile(1) };
         for run in 2..RUNS_TO_TRIM {
-            assert_eq!(lowest(&fibers), byte);
+            // The spare fiber of a slot, too.
+            assert_eq!(lowest(&fibers, (run % 2 == 0).then_some(0)), byte);
             // SAFETY: a byte of a stack that is idle, and that no other thread takes.
             assert_eq!(unsafe { byte.read_volatile() }, 1, "run {run}");
         }
-        assert_eq!(lowest(&fibers), byte);
+        assert_eq!(lowest(&fibers, Some(0)), byte);
         // SAFETY: a byte of a stack that is idle, and that no other thread takes.
         assert_eq!(unsafe { byte.read_volatile() }, 0);
+    }
+
+    #[test]
+    fn fibers_that_were_idle_for_a_period_are_given_back() {
+        let engine = Engine::new(Config::default()).expect("an engine");
+        let fibers = Fibers::new(engine.domain(), 1000, 10_000).expect("memory");
+        let (begin, mut idle) = (Instant::now(), fibers.idle());
+        let unread = || -> Instant { panic!("the clock is read for each {ADDED}th fiber, if there are many") };
+        let fiber = || Fiber::new(fibers.stacks.take().expect("a stack"));
+        for added in 1..=3 * FEW {
+            let given_back = match added % ADDED as usize {
+                0 if added > FEW => idle.push(fiber(), || begin),
+                _ => idle.push(fiber(), unread),
+            };
+            assert!(given_back.is_empty());
+        }
+        assert!(idle.unused(|| begin + PERIOD / 2).is_empty());
+        assert!(idle.unused(|| begin + PERIOD).is_empty(), "none was there when the period began");
+        // In the next period ten are used.
+        let used: Vec<_> = (0..10).map(|_| idle.pop().expect("idle")).collect();
+        used.into_iter().for_each(|fiber| assert!(idle.push(fiber, unread).is_empty()));
+        assert!(idle.unused(|| begin + PERIOD + PERIOD / 2).is_empty());
+        assert_eq!(idle.unused(|| begin + 2 * PERIOD).len(), 2 * FEW - 10);
+        assert_eq!(idle.unused(|| begin + 3 * PERIOD).len(), 10);
+        assert!(idle.unused(unread).is_empty(), "few stay");
+        assert_eq!(idle.fibers.len(), FEW);
     }
 }

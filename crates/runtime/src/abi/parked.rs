@@ -89,9 +89,10 @@ impl Parked {
         self.level.word().fetch_update(Ordering::Relaxed, Ordering::Relaxed, mark).ok()
     }
 
-    /// Keeps the waker of a run that waits. Returns whether the run was asked to end.
-    pub(super) fn park(&self, waker: &Waker, is_forked: impl Fn() -> bool) -> bool {
-        let known = self.waker().as_ref().is_some_and(|kept| kept.will_wake(waker));
+    /// Keeps the waker of a run that waits. Returns whether the run was asked to end. `first`: no waker of this run was
+    /// kept before.
+    pub(super) fn park(&self, waker: &Waker, first: bool, is_forked: impl Fn() -> bool) -> bool {
+        let known = !first && self.waker().as_ref().is_some_and(|kept| kept.will_wake(waker));
         if !known {
             // `clone` is code of others, and runs without the lock, like `drop`. A waker that is taken meanwhile is the
             // one before, and its mark is seen below.

@@ -33,6 +33,13 @@ struct Slabs {
     open: BTreeSet<usize>,
 }
 
+impl Slabs {
+    fn remove(&mut self, base: usize) {
+        self.free.remove(&base);
+        self.open.remove(&base);
+    }
+}
+
 const ALL_FREE: u32 = u32::MAX;
 const _: () = assert!(ALL_FREE.count_ones() as usize == SLAB);
 
@@ -40,7 +47,7 @@ const _: () = assert!(ALL_FREE.count_ones() as usize == SLAB);
 #[derive(Debug)]
 pub(crate) struct RunStack {
     stacks: Arc<Stacks>,
-    /// Its guard page.
+    /// Its guard page; 0 if it was given back.
     at: usize,
 }
 
@@ -103,20 +110,58 @@ impl Stacks {
         Ok(at.expose_provenance())
     }
 
-    /// A stack is over. Its slab goes with the last of its stacks.
-    fn give_back(&self, at: usize) {
+    /// Gives stacks back together. A slab whose stacks are all free is unmapped with their pages; else the pages of
+    /// neighbours are discarded by one system call.
+    pub(crate) fn give_back(&self, stacks: Vec<RunStack>) {
+        self.free(stacks.into_iter().map(|mut stack| core::mem::take(&mut stack.at)).collect());
+    }
+
+    /// Frees the stacks with these guard pages.
+    fn free(&self, mut over: Vec<usize>) {
+        over.sort_unstable();
+        let (mut used, mut over) = (Vec::new(), &*over);
         let mut slabs = self.lock();
-        let Some((base, free)) = slabs.free.range_mut(..=at).next_back() else { return };
-        let base = *base;
-        *free |= 1 << ((at - base) / self.stride);
-        if *free != ALL_FREE {
-            slabs.open.insert(base);
-            return;
+        while let Some((base, others)) = over.first().and_then(|at| slabs.free.range(..=*at).next_back()) {
+            let (base, others) = (*base, *others);
+            let (own, rest) = over.split_at(over.partition_point(|at| *at < base + SLAB * self.stride));
+            let bits = own.iter().fold(0, |bits, at| bits | 1 << ((at - base) / self.stride));
+            if others | bits != ALL_FREE {
+                used.push((base, bits));
+            } else {
+                slabs.remove(base);
+                self.unmap(base);
+            }
+            over = rest;
         }
-        slabs.free.remove(&base);
-        slabs.open.remove(&base);
         drop(slabs);
-        self.unmap(base);
+        // Nobody takes these before they are noted as free.
+        for &(base, bits) in &used {
+            self.discard(base, bits);
+        }
+        let mut slabs = self.lock();
+        for (base, bits) in used {
+            let Some(free) = slabs.free.get_mut(&base) else { continue };
+            *free |= bits;
+            if *free != ALL_FREE {
+                slabs.open.insert(base);
+            } else {
+                slabs.remove(base);
+                self.unmap(base);
+            }
+        }
+    }
+
+    /// Discards the pages of these stacks of a slab, which stay guarded.
+    fn discard(&self, base: usize, mut bits: u32) {
+        while bits != 0 {
+            let first = bits.trailing_zeros();
+            let count = (bits >> first).trailing_ones();
+            let guard = memory::page_size();
+            let (low, len) = (base + first as usize * self.stride + guard, count as usize * self.stride - guard);
+            // SAFETY: private and anonymous, and nobody's. Pages of a failed call stay for the next run.
+            let _ = unsafe { memory::advise(core::ptr::with_exposed_provenance_mut(low), len, Advice::Discard) };
+            bits &= !(u32::MAX >> (32 - count) << first);
+        }
     }
 
     fn unmap(&self, base: usize) {
@@ -149,10 +194,9 @@ impl RunStack {
 
 impl Drop for RunStack {
     fn drop(&mut self) {
-        let (low, len) = self.bounds();
-        // SAFETY: private and anonymous, and nobody's from here on. Pages of a failed call stay for the next run.
-        let _ = unsafe { memory::advise(core::ptr::with_exposed_provenance_mut(low), len, Advice::Discard) };
-        self.stacks.give_back(self.at);
+        if self.at != 0 {
+            self.stacks.free(vec![self.at]);
+        }
     }
 }
 
@@ -217,6 +261,34 @@ mod tests {
     }
 
     #[test]
+    fn stacks_that_are_given_back_together_are_clean_and_guarded() {
+        let before = inject::mapped_bytes();
+        let stacks = Stacks::new(10_000);
+        let mut taken: Vec<RunStack> = (0..2 * SLAB).map(|_| stacks.take().expect("a stack")).collect();
+        taken.sort_unstable_by_key(|stack| stack.at);
+        let bottom = |stack: &RunStack| core::ptr::with_exposed_provenance_mut::<u8>(stack.bounds().0);
+        // SAFETY: bytes of stacks that are taken.
+        taken.iter().for_each(|stack| unsafe { bottom(stack).write_volatile(1) });
+        // All of the first mapping, in any order, and of the second the ends and the rows between three that stay.
+        let kept = [taken.remove(SLAB + 20), taken.remove(SLAB + 10), taken.remove(SLAB + 9)];
+        taken.swap(3, SLAB + 4);
+        stacks.give_back(taken);
+        assert_eq!(inject::mapped_bytes(), before + SLAB * stacks.stride, "one mapping is left");
+        // SAFETY: bytes of stacks that are taken.
+        assert!(kept.iter().all(|stack| unsafe { bottom(stack).read_volatile() } == 1));
+        let again: Vec<RunStack> = (3..SLAB).map(|_| stacks.take().expect("a stack")).collect();
+        assert_eq!(inject::mapped_bytes(), before + SLAB * stacks.stride, "no other mapping");
+        for stack in &again {
+            // SAFETY: a byte of a stack that is taken.
+            assert_eq!(unsafe { bottom(stack).read_volatile() }, 0);
+            assert!(!is_readable(stack.at));
+        }
+        drop(again);
+        stacks.give_back(kept.into());
+        assert_eq!(inject::mapped_bytes(), before);
+    }
+
+    #[test]
     fn a_trimmed_stack_keeps_the_pages_at_its_top() {
         let stacks = Stacks::new(200_000);
         let mut stack = stacks.take().expect("a stack");
@@ -265,8 +337,11 @@ mod tests {
             assert!(reached && taken.is_err_and(|error| error.call == call), "{call:?} {nth}");
             assert_eq!(inject::mapped_bytes(), before, "{call:?} {nth}");
         }
+        let kept = stacks.take();
         let (_, reached) = inject::failing(Call::Madvise, 0, || stacks.take().map(drop));
-        assert!(reached);
+        assert!(reached && kept.is_ok());
+        drop(kept);
+        assert_eq!(inject::mapped_bytes(), before);
         assert!(stacks.take().is_ok());
     }
 }

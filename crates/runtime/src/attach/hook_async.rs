@@ -14,8 +14,8 @@ use crate::context::Parts;
 use crate::engine::Engine;
 use crate::error::RunError;
 use crate::exec::asleep::{Asleep, AsyncTerms, Begun};
+use crate::handle::run_async::SettlesAtLast;
 use bpf_dispatcher::HookPolicy;
-use bpf_quiesce::Settles;
 use core::fmt;
 use core::future::Future;
 use core::marker::{PhantomData, PhantomPinned};
@@ -109,7 +109,8 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
                     // SAFETY: `Context` promises parts that are valid while `data` is borrowed, and that agree with its
                     // layout, for which the program was loaded (`new`), as for `H`. Data and host are not touched again
                     // until this program's run is over, which it is before they go: by `Drop`, or because this is
-                    // forgotten and the run with it. A sender of this has a `Send` host and data.
+                    // forgotten and the run with it; the list, which keeps the program, goes with them. A sender of
+                    // this has a `Send` host and data.
                     match unsafe { listed.program.begin_async(self.host.cast(), parts, terms, cx) } {
                         Begun::Over(result) => Poll::Ready(result),
                         Begun::Waits(run) => {
@@ -122,7 +123,7 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
             let Poll::Ready(verdict) = polled else { return Poll::Pending };
             if self.waits.as_ref().is_some_and(|run| !run.is_over()) {
                 // Its poll was refused.
-                return Poll::Ready(verdict);
+                return Poll::Ready(verdict.map_err(|error| *error));
             }
             let moved = self.waits.take().and_then(|run| run.moved_deadline());
             if let (Some(tick), Some(limits)) = (moved, &mut self.limits) {
@@ -132,7 +133,7 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
             match verdict.map(|verdict| self.policy.after(self.result, verdict, listed.continue_on)) {
                 Ok(ControlFlow::Continue(so_far)) => self.result = so_far,
                 Ok(ControlFlow::Break(result)) => return Poll::Ready(Ok(result)),
-                Err(error) => return Poll::Ready(Err(error)),
+                Err(error) => return Poll::Ready(Err(*error)),
             }
         }
         Poll::Ready(Ok(self.result))
@@ -143,7 +144,7 @@ impl<D, H> HookRunAsync<'_, D, H> {
     /// Ends the run and lets its list go.
     fn end(&mut self) {
         // The list may be the last owner of its programs. Also if a future panics as it is dropped.
-        let _settles = Settles(Arc::clone(self.engine.domain()));
+        let _settles = SettlesAtLast(self.engine.domain());
         let list = self.list.take();
         // Before the list, which keeps its program, and before host and data, which it uses.
         self.waits = None;

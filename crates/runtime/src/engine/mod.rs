@@ -172,7 +172,7 @@ impl Engine {
             timers: Timers::default(),
             domain: Arc::clone(&domain),
         };
-        let fibers = Fibers::new(&domain, config.max_async_runs, run_config.stack.plain());
+        let fibers = Fibers::new(&domain, config.max_async_runs, run_config.stack.plain()).ok_or_else(no_slots)?;
         let runs = Runs::new(domain.max_slots(), run_config, fibers, config.tick).ok_or_else(no_slots)?;
         let metrics =
             Metrics::new(config.metrics, &runs, domain.max_slots(), config.tick).map_err(EngineError::Thread)?;
@@ -277,13 +277,14 @@ impl Engine {
         Interrupter::new(Arc::clone(&self.0) as Arc<dyn Interruptible>)
     }
 
-    /// Frees memory of dropped programs and maps that no run can use any more. Loads and drops do this, too; a service
-    /// that is idle for long may call it.
+    /// Frees memory of dropped programs and maps that no run can use any more, and of idle stacks of sleepable runs.
+    /// Loads and drops, or later runs, do this, too; a service that is idle for long may call it.
     pub fn reclaim(&self) {
         let mut finish = Finish::default();
         finish.step(|| self.settle());
         // Frees the code of the programs dropped above, and of programs dropped by threads that have ended.
         finish.step(|| self.0.packs.reclaim());
+        self.0.runs.fibers.trim();
     }
 
     /// Returns the program, function and source line of the machine instruction at `ip`, if a loaded program of this

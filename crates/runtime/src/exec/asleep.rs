@@ -5,17 +5,18 @@
 //! account that the program was loaded for.
 
 use crate::abi::begin::Nesting;
-use crate::abi::critical::{self, Critical, FreedCritically};
-use crate::abi::fiber::{Budget, Fiber, Step};
+use crate::abi::critical;
+use crate::abi::fiber::{Budget, Fiber, Outcome, Step};
 use crate::abi::limits::{Limits, RunLimits, Terms};
 use crate::abi::link::Waiting;
 use crate::abi::machine_stack::INTERPRETER;
 use crate::context::Parts;
 use crate::error::RunError;
 use crate::program::loaded::Loaded;
-use bpf_quiesce::{Memory, Reservation, drop_payload};
+use bpf_quiesce::{Memory, Reservation, RunGuard, drop_payload};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -23,19 +24,45 @@ use std::task::{Context, Poll, Waker};
 #[derive(Debug)]
 pub(crate) struct Asleep {
     /// Until the run is over.
-    fiber: Option<Fiber>,
+    fiber: Option<Box<Fiber>>,
     /// The tick at which the run was to end, if it is over: see [`Asleep::moved_deadline`].
     deadline: Option<u64>,
     /// `None`: the run yields.
     call: Option<Waiting>,
-    /// The run's code, maps and closures.
-    program: Arc<Loaded>,
+    /// The run's code, maps and closures, which its owner keeps.
+    program: NonNull<Loaded>,
     /// The memory that its stack may take.
-    _reservation: FreedCritically<Reservation>,
+    _charge: Charge,
+}
+
+/// Bytes that a run's stack may take, reserved of the program's account until this is dropped.
+#[derive(Debug)]
+struct Charge {
+    /// The program's, or its engine's.
+    memory: NonNull<Memory>,
+    bytes: u64,
+}
+
+impl Charge {
+    /// # Safety
+    /// `memory` must be there until the charge is dropped.
+    unsafe fn new(memory: &Memory, bytes: u64) -> Result<Charge, Box<RunError>> {
+        match memory.take(bytes) {
+            Ok(()) => Ok(Charge { memory: NonNull::from(memory), bytes }),
+            Err(full) => Err(Box::new(RunError::MemoryFull { full })),
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        // SAFETY: there until now (`new`).
+        unsafe { self.memory.as_ref() }.give(self.bytes);
+    }
 }
 
 // SAFETY: the call lies on the fiber's stack and is used only through the fiber, which is `Send`; the host's future
-// that the call waits for is `Send` (`call::sleeping`).
+// that the call waits for is `Send` (`call::sleeping`). Programs and accounts may be used by any thread.
 unsafe impl Send for Asleep {}
 
 /// The identity and the limits of a run that may wait.
@@ -50,7 +77,7 @@ pub(crate) struct AsyncTerms<'l> {
 #[derive(Debug)]
 pub(crate) enum Begun {
     /// The run is over already.
-    Over(Result<u64, RunError>),
+    Over(Outcome),
     Waits(Asleep),
 }
 
@@ -59,9 +86,10 @@ impl Loaded {
     ///
     /// # Safety
     /// As for [`Loaded::run`], until the run is over; host and data must be fit to go to another thread if what is
-    /// returned goes there.
+    /// returned goes there. The caller must keep the program until what is returned is dropped.
+    #[inline]
     pub(crate) unsafe fn begin_async(
-        self: &Arc<Self>,
+        &self,
         host: *mut (),
         parts: Parts,
         terms: AsyncTerms<'_>,
@@ -72,7 +100,7 @@ impl Loaded {
             return Begun::Over(unsafe { self.run_awake(host, parts, terms) });
         }
         if let Err(error) = parts.check() {
-            return Begun::Over(Err(*error));
+            return Begun::Over(Err(error));
         }
         // SAFETY: the caller's contract.
         unsafe { self.begin_asleep(host, parts, terms, cx) }.unwrap_or_else(|error| Begun::Over(Err(error)))
@@ -82,80 +110,83 @@ impl Loaded {
     ///
     /// # Safety
     /// As for [`Loaded::run`].
-    unsafe fn run_awake(&self, host: *mut (), parts: Parts, terms: AsyncTerms<'_>) -> Result<u64, RunError> {
-        let guard = self.engine.0.domain.enter_run()?;
+    unsafe fn run_awake(&self, host: *mut (), parts: Parts, terms: AsyncTerms<'_>) -> Outcome {
+        let guard = self.engine.0.domain.enter_run().map_err(boxed)?;
         let own = self.terms();
         let named = Terms { of: terms.of.unwrap_or(own.of), ..own };
         let none = RunLimits::new();
         // SAFETY: the caller's contract.
-        unsafe { self.run_limited_as(guard, host, parts, named, terms.limits.unwrap_or(&none)) }
+        unsafe { self.run_limited_as(guard, host, parts, named, terms.limits.unwrap_or(&none)) }.map_err(Box::new)
     }
 
     /// # Safety
     /// As for [`Loaded::begin_async`]; the program must be sleepable.
     unsafe fn begin_asleep(
-        self: &Arc<Self>,
+        &self,
         host: *mut (),
         parts: Parts,
         terms: AsyncTerms<'_>,
         cx: &mut Context<'_>,
-    ) -> Result<Begun, RunError> {
+    ) -> Result<Begun, Box<RunError>> {
         if critical::interrupted() {
-            return Err(RunError::Signal);
+            return Err(Box::new(RunError::Signal));
         }
         let engine = &self.engine.0;
-        let runs = &engine.runs;
+        let (runs, fibers) = (&engine.runs, &*engine.runs.fibers);
         let named = || std::iter::once(self.limited());
-        let limits = terms.limits.map(|limits| Limits::new(limits, runs, self.checks, named));
-        let limits = limits.transpose().map_err(|error| *error)?;
+        let limits = terms.limits.map(|limits| Limits::new(limits, runs, self.checks, named)).transpose()?;
         let busy = runs.busy();
-        let nested = engine.domain.in_guard().then(|| Nesting::enter(runs.config.max_nested)).transpose()?;
-        let guard = engine.domain.enter_run()?;
+        let nested = engine.domain.in_guard().then(|| Nesting::enter(runs.config.max_nested)).transpose();
+        let nested = nested.map_err(boxed)?;
+        let guard = engine.domain.enter_run().map_err(boxed)?;
+        let slot = guard.slot();
         let beside = if self.interpreted().is_some() { INTERPRETER } else { 0 };
         let code = self.code_stack().saturating_add(beside);
-        let reservation = FreedCritically::new(self.reserve_stack(runs.config.stack.with_reserve(code))?);
-        let mut fiber = runs.fibers.take()?;
+        let payer = self.payer();
+        // SAFETY: of the program, which the caller keeps.
+        let charge = unsafe { Charge::new(payer, runs.config.stack.with_reserve(code)) }?;
+        let mut fiber = fibers.take(slot)?;
         if let Err(error) = fiber.check(&runs.config.stack, code) {
-            fiber.finish();
-            return Err(error);
+            fiber.finish(fibers, Some(slot));
+            return Err(Box::new(error));
         }
         let own = self.terms();
         let limited = limits.unwrap_or(Limits::NONE);
-        fiber.announce(limited.watched(own.of), terms.of.unwrap_or(own.of), limited.waits_count());
-        let polling = fiber.polls(busy, runs.levels());
+        fiber.announce(fibers, limited.watched(own.of), terms.of.unwrap_or(own.of), limited.waits_count());
+        let polling = fiber.polls(fibers, busy, runs.levels());
         // The run was announced before this.
         if let Some(limits) = limits.filter(|limits| limits.is_over(runs)) {
-            fiber.finish();
-            return Err(*limits.over());
+            fiber.finish(fibers, Some(slot));
+            return Err(limits.over());
         }
         let whole = limits.map_or(own.budget, |limits| own.budget.min(limits.allowance()));
         let budget = Budget { whole, slice: limited.slice() };
-        let program = Arc::clone(self);
-        let kept: *const Loaded = Arc::as_ptr(&program);
+        let program = NonNull::from(self);
         let work = move |run| {
-            // SAFETY: the run keeps its program.
-            let program = unsafe { &*kept };
+            // SAFETY: the run's owner keeps its program.
+            let program = unsafe { program.as_ref() };
             // SAFETY: as `begin_async` says, until the run is over; the run is the fiber's, on this stack.
-            unsafe { program.run_any_in(run, parts) }
+            unsafe { program.run_any_in(run, parts) }.map_err(Box::new)
         };
-        // The program's, or its engine's: they stay as long.
-        let slot = (&runs.config, guard.slot(), program.payer());
-        // SAFETY: the fiber was idle and announced, and the guard is held until this run waits or is over. The run
-        // keeps its program, and so engine and configuration; the rest is the caller's contract.
-        let step = unsafe { fiber.start(slot, (host, parts), budget, cx, work) };
+        // SAFETY: the fiber was idle and announced, and the guard is held until this run waits or is over. The run's
+        // owner keeps its program, and so engine, configuration and memory; the rest is the caller's contract.
+        let step = unsafe { fiber.start((&runs.config, slot, payer), (host, parts), budget, cx, work) };
         drop(polling);
-        drop(guard);
-        drop(nested);
         let call = match step {
             Step::Waits(call) => Some(call),
             Step::GivesWay => None,
             Step::Over(result, thrown) => {
                 // A host function may have forked, and this be the child.
-                end(fiber, &program);
+                let waker = self.end(fiber, Some(slot));
+                drop(guard);
+                drop(nested);
+                drop(waker);
                 return Ok(Begun::Over(result_of(result, thrown)));
             }
         };
-        let mut run = Asleep { fiber: Some(fiber), deadline: None, call, program, _reservation: reservation };
+        drop(guard);
+        drop(nested);
+        let mut run = Asleep { fiber: Some(fiber), deadline: None, call, program, _charge: charge };
         Ok(match run.park(cx) {
             Poll::Pending => Begun::Waits(run),
             Poll::Ready(result) => Begun::Over(result),
@@ -168,30 +199,29 @@ impl Loaded {
         own.unwrap_or(self.engine.domain().memory())
     }
 
-    /// Reserves memory for the stack of a run.
-    fn reserve_stack(&self, bytes: u64) -> Result<Reservation, RunError> {
-        let _critical = Critical::enter();
-        self.payer().reserve(bytes).map_err(|full| RunError::MemoryFull { full })
+    /// A run is over. Where no lock is to be waited for, its fiber is lost. Returns the waker of its last poller.
+    /// `slot`: this thread's, by a guard.
+    fn end(&self, fiber: Box<Fiber>, slot: Option<u32>) -> Option<Waker> {
+        if self.is_barred() {
+            core::mem::forget(fiber);
+            return None;
+        }
+        fiber.finish(&self.engine.0.runs.fibers, slot)
+    }
+
+    /// Whether this thread must wait for no lock: in a forked child, another thread of the parent may have had it; in a
+    /// signal handler, its own thread may.
+    fn is_barred(&self) -> bool {
+        self.engine.domain().is_forked() || critical::interrupted()
     }
 }
 
-/// Whether this thread must wait for no lock: in a forked child, another thread of the parent may have had it; in a
-/// signal handler, its own thread may.
-fn is_barred(program: &Loaded) -> bool {
-    program.engine.domain().is_forked() || critical::interrupted()
-}
-
-/// A run is over. Where no lock is to be waited for, its fiber is lost.
-fn end(fiber: Fiber, program: &Loaded) {
-    if is_barred(program) {
-        core::mem::forget(fiber);
-    } else {
-        fiber.finish();
-    }
+fn boxed<E: Into<RunError>>(error: E) -> Box<RunError> {
+    Box::new(error.into())
 }
 
 /// The result of a run, whose poller is thrown what a host's future has thrown.
-fn result_of(result: Result<u64, RunError>, thrown: Option<Box<dyn Any + Send>>) -> Result<u64, RunError> {
+fn result_of(result: Outcome, thrown: Option<Box<dyn Any + Send>>) -> Outcome {
     match thrown {
         Some(panic) => resume_unwind(panic),
         None => result,
@@ -200,7 +230,6 @@ fn result_of(result: Result<u64, RunError>, thrown: Option<Box<dyn Any + Send>>)
 
 /// The answer of a host's future.
 enum Polled {
-    Pending,
     Ready,
     Panicked(Box<dyn Any + Send>),
     /// The future was not polled: another thread has ended the run.
@@ -208,18 +237,25 @@ enum Polled {
 }
 
 impl Asleep {
+    /// The run's program.
+    fn program<'p>(&self) -> &'p Loaded {
+        // SAFETY: the run's owner keeps it until the run is dropped (`begin_async`), and nobody uses the result longer.
+        unsafe { self.program.as_ref() }
+    }
+
     /// Goes on if the call that the run waits for is ready; ends the run if another thread has asked for that.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, RunError>> {
-        let may_be_ended = self.may_be_ended();
-        let Some(fiber) = &mut self.fiber else { return Poll::Ready(Err(RunError::Over)) };
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let program = self.program();
+        let Some(fiber) = &mut self.fiber else { return Poll::Ready(Err(Box::new(RunError::Over))) };
         if critical::interrupted() {
-            return Poll::Ready(Err(RunError::Signal));
+            return Poll::Ready(Err(Box::new(RunError::Signal)));
         }
-        let engine = &self.program.engine.0;
+        let engine = &program.engine.0;
+        let fibers = &*engine.runs.fibers;
         // In a forked child, another thread of the parent may have had the locks at the fork.
         let forked = engine.domain.is_forked();
-        let polling = (!forked).then(|| fiber.polls(engine.runs.busy(), engine.runs.levels()));
-        let asked = may_be_ended && fiber.is_asked();
+        let polling = (!forked).then(|| fiber.polls(fibers, engine.runs.busy(), engine.runs.levels()));
+        let asked = may_be_ended(program) && fiber.is_asked();
         let polled = if forked {
             // The run ends here: no guard is to be had.
             Polled::Ready
@@ -230,21 +266,24 @@ impl Asleep {
             let call = unsafe { &mut *call };
             // SAFETY: the call stays where it is until the run goes on, and was not ready.
             match catch_unwind(AssertUnwindSafe(|| unsafe { call.poll(cx) })) {
-                Ok(Poll::Pending) => Polled::Pending,
+                Ok(Poll::Pending) => {
+                    drop(polling);
+                    return self.park(cx);
+                }
                 Ok(Poll::Ready(())) => Polled::Ready,
                 Err(panic) => Polled::Panicked(panic),
             }
         } else {
             Polled::Ready
         };
+        let mut guard = None;
         let (step, refused) = match polled {
-            Polled::Pending => {
-                drop(polling);
-                return self.park(cx);
-            }
             Polled::Ready => match engine.domain.enter_run() {
-                // SAFETY: the run waits, and is in this guard's slot until it waits again or is over.
-                Ok(guard) => (unsafe { fiber.go_on(guard.slot(), engine.runs.clock(), cx) }, None),
+                Ok(entered) => {
+                    let slot = guard.insert(entered).slot();
+                    // SAFETY: the run waits, and is in this guard's slot until it waits again or is over.
+                    (unsafe { fiber.go_on(fibers, slot, engine.runs.clock(), cx) }, None)
+                }
                 // SAFETY: the run waits.
                 Err(error) => (unsafe { fiber.cancel(cx, None) }, Some(error)),
             },
@@ -257,16 +296,18 @@ impl Asleep {
         drop(polling);
         match (step, refused) {
             (Step::Waits(call), None) => {
+                drop(guard);
                 self.call = Some(call);
                 self.park(cx)
             }
             (Step::GivesWay, None) => {
+                drop(guard);
                 self.call = None;
                 self.park(cx)
             }
             (step, refused) => {
-                let result = self.over(step);
-                Poll::Ready(refused.map_or(result, |error| Err(error.into())))
+                let result = self.over(step, guard);
+                Poll::Ready(refused.map_or(result, |error| Err(boxed(error))))
             }
         }
     }
@@ -282,50 +323,51 @@ impl Asleep {
         self.deadline
     }
 
-    /// Whether other threads may end the run while it waits.
-    fn may_be_ended(&self) -> bool {
-        self.program.checks.interrupt
-    }
-
     /// Waits, with the poller of this context to be woken by a thread that ends the run; at once, if the run yields.
-    fn park(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, RunError>> {
-        if self.program.engine.domain().is_forked() {
+    fn park(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let program = self.program();
+        if program.engine.domain().is_forked() {
             // The next poll ends the run. Another thread of the parent may have had the locks at the fork.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        if self.may_be_ended() && self.fiber.as_mut().is_some_and(|fiber| fiber.park(cx.waker())) {
+        let fibers = &program.engine.0.runs.fibers;
+        if may_be_ended(program) && self.fiber.as_mut().is_some_and(|fiber| fiber.park(fibers, cx.waker())) {
             return Poll::Ready(self.give_up(cx));
         }
         // Also if the waker has forked when it was cloned: as above.
-        if self.call.is_none() || self.program.engine.domain().is_forked() {
+        if self.call.is_none() || program.engine.domain().is_forked() {
             cx.waker().wake_by_ref();
         }
         Poll::Pending
     }
 
     /// Gives up a run that waits, not in a forked child.
-    fn give_up(&mut self, cx: &mut Context<'_>) -> Result<u64, RunError> {
-        let Some(fiber) = &mut self.fiber else { return Err(RunError::Over) };
-        let engine = &self.program.engine.0;
-        let polling = fiber.polls(engine.runs.busy(), engine.runs.levels());
+    fn give_up(&mut self, cx: &mut Context<'_>) -> Outcome {
+        let program = self.program();
+        let Some(fiber) = &mut self.fiber else { return Err(Box::new(RunError::Over)) };
+        let runs = &program.engine.0.runs;
+        let polling = fiber.polls(&runs.fibers, runs.busy(), runs.levels());
         // SAFETY: the run waits.
         let step = unsafe { fiber.cancel(cx, None) };
         drop(polling);
-        self.over(step)
+        self.over(step, None)
     }
 
-    /// Returns the result of a run that is over.
-    fn over(&mut self, step: Step) -> Result<u64, RunError> {
+    /// Returns the result of a run that is over. `guard`: under which it ran.
+    fn over(&mut self, step: Step, guard: Option<RunGuard<'_>>) -> Outcome {
         match step {
             Step::Over(result, thrown) => {
                 if let Some(fiber) = self.fiber.take() {
                     self.deadline = Some(fiber.deadline());
-                    end(fiber, &self.program);
+                    let waker = self.program().end(fiber, guard.as_ref().map(|guard| guard.slot()));
+                    // The waker's drop runs foreign code, so it comes last.
+                    drop(guard);
+                    drop(waker);
                 }
                 result_of(result, thrown)
             }
-            Step::Waits(_) | Step::GivesWay => Err(self.forget()),
+            Step::Waits(_) | Step::GivesWay => Err(Box::new(self.forget())),
         }
     }
 
@@ -336,13 +378,18 @@ impl Asleep {
     }
 }
 
+/// Whether other threads may end runs of this program while they wait.
+fn may_be_ended(program: &Loaded) -> bool {
+    program.checks.interrupt
+}
+
 impl Drop for Asleep {
     fn drop(&mut self) {
+        let program = self.program();
         let Some(fiber) = &mut self.fiber else { return };
         let mut cx = Context::from_waker(Waker::noop());
-        let engine = &self.program.engine.0;
-        let barred = is_barred(&self.program);
-        let polling = (!barred).then(|| fiber.polls(engine.runs.busy(), engine.runs.levels()));
+        let runs = &program.engine.0.runs;
+        let polling = (!program.is_barred()).then(|| fiber.polls(&runs.fibers, runs.busy(), runs.levels()));
         // SAFETY: the run waits.
         let step = unsafe { fiber.cancel(&mut cx, None) };
         drop(polling);
@@ -351,7 +398,7 @@ impl Drop for Asleep {
             return;
         };
         if let Some(fiber) = self.fiber.take() {
-            end(fiber, &self.program);
+            program.end(fiber, None);
         }
         match thrown {
             // Two panics at a time would end the process.

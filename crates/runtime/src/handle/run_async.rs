@@ -6,7 +6,7 @@ use crate::error::RunError;
 use crate::exec::asleep::{Asleep, AsyncTerms, Begun};
 use crate::handle::kept::Kept;
 use crate::program::loaded::Loaded;
-use bpf_quiesce::Settles;
+use bpf_quiesce::Domain;
 use core::fmt;
 use core::future::Future;
 use core::marker::{PhantomData, PhantomPinned};
@@ -46,6 +46,15 @@ impl<D, H> fmt::Debug for RunAsync<'_, D, H> {
     }
 }
 
+/// Settles a domain when it is dropped.
+pub(crate) struct SettlesAtLast<'d>(pub(crate) &'d Domain);
+
+impl Drop for SettlesAtLast<'_> {
+    fn drop(&mut self) {
+        self.0.settle();
+    }
+}
+
 #[derive(Debug)]
 enum State {
     New,
@@ -72,11 +81,10 @@ impl<'r, D, H: 'static> RunAsync<'r, D, H> {
 
 impl<D, H> Drop for RunAsync<'_, D, H> {
     fn drop(&mut self) {
-        // Before host and data, which it uses.
-        let run = core::mem::replace(&mut self.state, State::Over);
-        // The run may have been what kept the program: see `Program`'s. Also if a future panics as it is dropped.
-        let _settles = Settles(Arc::clone(self.program.engine.domain()));
-        drop(run);
+        // The run may be what keeps the program: see `Program`'s. Also if a future panics as it is dropped.
+        let _settles = SettlesAtLast(self.program.engine.domain());
+        // Before host, data and program, which it uses.
+        self.state = State::Over;
     }
 }
 
@@ -86,31 +94,33 @@ impl<D, H: 'static> Future for RunAsync<'_, D, H> {
     fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         // SAFETY: nothing is moved out of it.
         let this = unsafe { self.get_unchecked_mut() };
-        match core::mem::replace(&mut this.state, State::Over) {
+        let result = match &mut this.state {
             State::New => {
+                this.state = State::Over;
                 let parts = (this.parts)(&mut this.data);
                 let host = this.host.cast();
                 let terms = AsyncTerms { of: None, limits: this.limits.as_deref() };
                 // SAFETY: `Context` promises parts that are valid while `data` is borrowed, and that agree with its
                 // layout, for which the program was loaded; `H` is the linker's (`new`). Data and host are not touched
-                // again until the run is over, which it is before they go: by `Drop`, or because this is forgotten and
-                // the run with it. A sender of this has a `Send` host and data.
+                // again until the run is over, which it is before they go, and before the program: by `Drop`, or
+                // because this is forgotten and the run with it. A sender of this has a `Send` host and data.
                 match unsafe { this.program.begin_async(host, parts, terms, cx) } {
-                    Begun::Over(result) => Poll::Ready(result),
+                    Begun::Over(result) => result,
                     Begun::Waits(run) => {
                         this.state = State::Waits(run);
-                        Poll::Pending
+                        return Poll::Pending;
                     }
                 }
             }
-            State::Waits(mut run) => {
-                let polled = run.poll(cx);
-                if polled.is_pending() || !run.is_over() {
-                    this.state = State::Waits(run);
+            State::Waits(run) => {
+                let Poll::Ready(result) = run.poll(cx) else { return Poll::Pending };
+                if run.is_over() {
+                    this.state = State::Over;
                 }
-                polled
+                result
             }
-            State::Over => Poll::Ready(Err(RunError::Over)),
-        }
+            State::Over => return Poll::Ready(Err(RunError::Over)),
+        };
+        Poll::Ready(result.map_err(|error| *error))
     }
 }

@@ -443,9 +443,11 @@ fn the_stacks_of_runs_that_are_over_are_unmapped() {
         let stack = parked(1) - before;
         let most = parked(1000);
         assert!(most - before >= 20 * stack, "{most} bytes for 1000 runs, of which {stack} are a mapping");
-        // The fibers that are kept for later runs are in few of the mappings.
-        assert!(mapped() - before <= most / 2, "{} bytes after {most}", mapped());
-        assert_eq!(parked(3), mapped(), "stacks are used again");
+        assert_eq!(mapped(), most, "stacks are kept for later runs");
+        assert_eq!(parked(3), most, "stacks are used again");
+        engine.reclaim();
+        assert!(mapped() - before <= stack, "{} bytes for the spare stack of a thread", mapped() - before);
+        assert!(parked(3) - before <= 2 * stack);
     }
 }
 
