@@ -1,15 +1,12 @@
-//! A ring buffer as an asynchronous stream: its eventfd in tokio's `AsyncFd`.
+//! A ring buffer as an asynchronous stream of tokio.
 //!
-//! `cargo run -p bpf-maps --example async_ringbuf`. A thread stands in for the program and writes a record every
-//! millisecond; a task prints the records. The order in the loop matters: reset the event, take every record, and
-//! only then wait again.
+//! `cargo run -p bpf-maps --features tokio --example async_ringbuf`. A thread stands in for the program and writes a
+//! record every millisecond; a task awaits and prints the records.
 
 use std::time::Duration;
 
 use bpf_maps::{Map, MapDef, MapType, RingBuf, program};
 use bpf_quiesce::{Domain, Options};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 const RECORDS: u32 = 20;
 
@@ -17,10 +14,7 @@ const RECORDS: u32 = 20;
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let domain = Domain::new(Options::default());
     let map = Map::create(MapDef::new("events", MapType::RingBuf, 0, 0, 1 << 16), &domain)?;
-    let mut events = RingBuf::new(&map)?;
-    let event = std::os::fd::AsFd::as_fd(&events).try_clone_to_owned()?;
-    // SAFETY: the descriptor is owned by the `AsyncFd`, so it stays open and the same until deregistered.
-    let wake_ups = unsafe { AsyncFd::register_with_interest(event, Interest::READABLE) }?;
+    let mut events = RingBuf::new(&map)?.stream()?;
 
     let producer = std::thread::spawn(move || {
         for n in 0..RECORDS {
@@ -35,17 +29,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     });
 
-    let mut seen = 0;
-    while seen < RECORDS {
-        let mut ready = wake_ups.readable().await?;
-        events.clear_event();
-        while let Some(record) = events.next_record() {
-            println!("{}", String::from_utf8_lossy(&record));
-            seen += 1;
-        }
-        ready.clear_ready();
+    for _ in 0..RECORDS {
+        let record = events.next_record().await?;
+        println!("{}", String::from_utf8_lossy(&record));
     }
     producer.join().map_err(|_| "the producer panicked")?;
-    println!("{} lost", events.lost());
+    println!("{} lost", events.ring().lost());
     Ok(())
 }

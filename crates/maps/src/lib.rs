@@ -8,6 +8,7 @@
 //!
 //! This crate knows nothing of code: prog arrays live in the runtime.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![cfg_attr(
     loom,
@@ -91,6 +92,8 @@ mod value;
 
 #[cfg(not(loom))]
 pub use bpf_os::memory::page_size;
+#[cfg(all(feature = "tokio", target_os = "linux", not(loom)))]
+pub use ring::stream::RingStream;
 #[cfg(not(loom))]
 pub use {
     arena::Arena,

@@ -142,6 +142,8 @@ pub mod isa {
 
 /// Maps: typed handles, consumers of rings, dumps.
 pub mod maps {
+    #[cfg(all(feature = "tokio", target_os = "linux"))]
+    pub use bpf_maps::RingStream;
     pub use bpf_maps::{
         Arena, ArenaShape, Batch, CreateOptions, Cursor, Dump, Iter, Kind, Map, MapDef, MapError, MapType, Record,
         RedirectEntry, RingBuf, Sample, UserRingBuf, WeakMap, flags, implemented_type, implemented_types,

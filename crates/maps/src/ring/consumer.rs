@@ -16,8 +16,8 @@ use crate::map::{Map, reserve};
 /// The consumer of a ring buffer (or of one slot of a perf event array). There is one at a time.
 ///
 /// Its [`AsFd`] is an eventfd that becomes readable when a record is committed at the consumer's position. Register
-/// it with epoll or an async runtime. When it fires, call [`RingBuf::clear_event`] and take records until there are
-/// none.
+/// it with epoll or an async runtime (for tokio, the feature `tokio` adds `RingBuf::stream`). When it fires, call
+/// [`RingBuf::clear_event`] and take records until there are none.
 #[derive(Debug)]
 pub struct RingBuf {
     ring: Arc<Ring>,
@@ -108,7 +108,7 @@ impl RingBuf {
     /// # Errors
     /// Returns the errors of `poll(2)`, and fails in a forked child.
     pub fn poll(&mut self, timeout: Option<Duration>) -> std::io::Result<bool> {
-        self.ring.check_process()?;
+        self.check_process()?;
         let deadline = Deadline::after(timeout);
         loop {
             self.ring.clear_event();
@@ -122,7 +122,12 @@ impl RingBuf {
         }
     }
 
-    fn has_record(&mut self) -> bool {
+    pub(super) fn check_process(&self) -> std::io::Result<()> {
+        self.ring.check_process()
+    }
+
+    /// Whether [`RingBuf::next_record`] has one. Discarded records are skipped.
+    pub(super) fn has_record(&mut self) -> bool {
         // The record is only inspected, not consumed.
         self.next_record().map(std::mem::forget).is_some()
     }
@@ -239,6 +244,12 @@ pub struct Record<'a> {
     len: usize,
     next: u64,
 }
+
+// SAFETY: the bytes at `data` are read only, as `deref` says, and dropping the record is one atomic store to the ring,
+// which is shared between threads anyhow. The consumer is borrowed, so the record is the only one.
+unsafe impl Send for Record<'_> {}
+// SAFETY: a shared record only gives out the bytes at `data` to be read, and nobody writes them before it is dropped.
+unsafe impl Sync for Record<'_> {}
 
 impl std::ops::Deref for Record<'_> {
     type Target = [u8];

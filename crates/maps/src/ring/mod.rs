@@ -12,6 +12,8 @@
 pub(crate) mod consumer;
 mod memory;
 pub(crate) mod perf;
+#[cfg(all(feature = "tokio", target_os = "linux"))]
+pub(crate) mod stream;
 pub(crate) mod user;
 
 use bpf_os::fd::{AsFd, BorrowedFd};
