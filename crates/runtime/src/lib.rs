@@ -202,8 +202,8 @@ pub mod verify {
     pub use crate::load::loader::{PROVING_FUEL, ProofReport, VerifyReport};
     pub use crate::load::verify::Proofs;
     pub use bpf_verifier::{
-        ArgKind, DuplicateHelper, Escape, Limits, ProofError, ProofPart, ProofSection, Refusal, Ret, Uncontained,
-        VerifyError, Why,
+        ArgKind, DuplicateHelper, Escape, Limits, ProofError, ProofPart, ProofSection, ProofStrategy, Refusal, Ret,
+        Tried, Uncontained, Unproven, VerifyError, Why,
     };
 }
 

@@ -54,7 +54,9 @@ impl Counts {
             }
             Err(why) => {
                 println!("{file:16} {name:16} {us:>8} us: {why}");
-                *self.reasons.entry(why.why.to_string()).or_default() += 1;
+                if let Some(first) = why.tried.first() {
+                    *self.reasons.entry(first.refusal.why.to_string()).or_default() += 1;
+                }
             }
         }
     }

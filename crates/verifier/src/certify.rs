@@ -9,13 +9,15 @@
 //! (trace partitioning). Multipliers are found by elimination and linear programming (`multipliers`), ranks by strongly
 //! connected components of the kept points (`ranks`).
 //!
-//! The search shares no code with the walk that accepts programs today.
+//! The search shares no code with the walk. After the last walk, the portfolio calls the search
+//! ([`accept`]).
 
 mod against;
 mod certificate;
 mod error;
 mod format;
 mod guide;
+mod meter;
 mod multipliers;
 mod points;
 mod project;
@@ -24,25 +26,34 @@ mod ranks;
 
 use std::collections::BTreeMap;
 
-use bpf_analysis::{BlockId, Cfg, Liveness};
+use bpf_analysis::{BlockId, Cfg, Facts, Liveness};
 use bpf_isa::{Insn, InsnIdx, Program};
-use bpf_verifier_core::{Env, Recorder, Refusal, Why, check, explore};
+use bpf_verifier_core::{Advice, Combination, Env, Form, Guide, Point, Recorder, Refusal, Why, check, explore};
 
+use crate::fuel;
+use crate::states::States;
 use guide::{Mode, Search};
+use meter::Meter;
 use points::Partition;
 
 pub use against::{Against, Part};
 pub use certificate::Certificate;
-pub use error::ProofError;
+pub use error::{ProofError, Strategy, Tried, Unproven};
+pub(crate) use meter::Within;
 pub use proof::{Proof, ProofSection, SECTION};
 
 /// Most walks of a point's segment, on average over all points.
 const PASSES: usize = 40;
 
+/// The strategies for programs with loops, and without. Loops of few rounds are unrolled.
+const OF_LOOPS: [Strategy; 5] =
+    [Strategy::Heads, Strategy::HeadsByKind, Strategy::HeadsByConstant, Strategy::Unrolled, Strategy::JoinsByKind];
+const OF_STRAIGHT: [Strategy; 3] = [Strategy::Unrolled, Strategy::Joins, Strategy::JoinsByKind];
+
 /// Looks for a certificate of the program.
 ///
-/// The first step that could not be proven. The program may be safe nevertheless.
-pub fn certify(program: &Program, env: &Env<'_>) -> Result<Certificate, Refusal> {
+/// The first step that could not be proven, for each strategy. The program may be safe nevertheless.
+pub fn certify(program: &Program, env: &Env<'_>) -> Result<Certificate, Unproven> {
     certify_within(program, env, 1 << 17)
 }
 
@@ -50,43 +61,136 @@ pub fn certify(program: &Program, env: &Env<'_>) -> Result<Certificate, Refusal>
 ///
 /// # Errors
 /// As [`certify`].
-pub fn certify_within(program: &Program, env: &Env<'_>, fuel: u64) -> Result<Certificate, Refusal> {
-    let heads = loop_heads(program);
-    let unrolled = || {
-        let mut search = Search::new(program, env, Vec::new(), BTreeMap::new(), Partition::None);
-        record(program, env, &mut search, fuel)
-    };
-    if heads.is_empty() {
-        // First path by path; if that takes too much, with an invariant wherever paths join.
-        return match unrolled() {
-            Err(first) if first.why == Why::Fuel || first.why == Why::Memory => {
-                let merged = |partition| with_points(program, env, &heads, (true, partition), fuel);
-                merged(Partition::None).or_else(|_| merged(Partition::Kinds)).map_err(|_| first)
-            }
-            found => found,
-        };
-    }
-    let points = |everywhere, partition| with_points(program, env, &heads, (everywhere, partition), fuel);
-    let first = match points(false, Partition::None) {
-        Err(first) => first,
-        found => return found,
-    };
-    points(false, Partition::Kinds)
-        .or_else(|_| points(false, Partition::Constants))
-        // Loops of few rounds are unrolled.
-        .or_else(|_| unrolled())
-        .or_else(|_| points(true, Partition::Kinds))
-        .map_err(|_| first)
+pub fn certify_within(program: &Program, env: &Env<'_>, fuel: u64) -> Result<Certificate, Unproven> {
+    fuel::begin();
+    let meter = Meter::new(Within::passes(fuel));
+    attempts(program, env, &meter, |search, kept, fuel| {
+        let mut recorder = Recorder::new(search);
+        check(program, env, &kept, &mut recorder, fuel)?;
+        Ok(Certificate { answers: recorder.finish(), kept })
+    })
 }
 
-/// Looks for invariants at loop heads, and with `everywhere` also at joins.
-fn with_points(
+/// The result of a search after the walks have refused the program.
+pub(crate) enum Outcome {
+    /// The core has checked a certificate.
+    Accepted(Box<Accepted>),
+    /// No certificate was found.
+    Unproven,
+    /// The time was up.
+    Late,
+}
+
+/// The result of the core's check.
+pub(crate) struct Accepted {
+    pub(crate) facts: Facts,
+    /// The states before each step, if they were asked for ([`Env::record_states`]).
+    pub(crate) recorded: States,
+    /// Steps of the check.
+    pub(crate) steps: u64,
+    /// The number of kept points.
+    pub(crate) points: usize,
+}
+
+/// Looks for a certificate within limits, and has the core check it.
+///
+/// Claim: an accepted program is safe if the core is right. Proof: the facts come from [`check`], which trusts no
+/// answer of its guide. The guide is the search itself, so no answer needs to be recorded.
+pub(crate) fn accept(program: &Program, env: &Env<'_>, within: Within) -> Outcome {
+    let meter = Meter::new(within);
+    let found = attempts(program, env, &meter, |search, kept, fuel| {
+        let before = meter.steps();
+        let mut guide = Watched { guide: search, states: env.record_states.then(States::default) };
+        let facts = check(program, env, &kept, &mut guide, fuel)?;
+        let recorded = guide.states.unwrap_or_default().sorted(program.insns().len());
+        Ok(Box::new(Accepted { facts, recorded, steps: meter.steps() - before, points: kept.len() }))
+    });
+    match found {
+        Ok(accepted) => Outcome::Accepted(accepted),
+        Err(_) if meter.is_late() => Outcome::Late,
+        Err(_) => Outcome::Unproven,
+    }
+}
+
+/// A guide whose states are recorded before each step.
+struct Watched<'a> {
+    guide: &'a mut dyn Guide,
+    states: Option<States>,
+}
+
+impl Guide for Watched<'_> {
+    fn advise(&mut self, point: &Point<'_>) -> Advice {
+        let advice = self.guide.advise(point);
+        if let (Some(states), Advice::Step) = (&mut self.states, &advice) {
+            states.push_proven(point.pc, point.state);
+        }
+        advice
+    }
+
+    fn prove(&mut self, point: &Point<'_>, claim: &Form) -> Option<Combination> {
+        self.guide.prove(point, claim)
+    }
+}
+
+/// Tries each strategy in turn. `end` has the core check the invariants and ranks of a strategy, with the search as the
+/// guide and fuel for the check.
+fn attempts<T>(
     program: &Program,
     env: &Env<'_>,
+    meter: &Meter,
+    end: impl Fn(&mut Search<'_>, Vec<bpf_verifier_core::Kept>, u64) -> Result<T, Refusal>,
+) -> Result<T, Unproven> {
+    let heads = loop_heads(program);
+    let strategies: &[Strategy] = if heads.is_empty() { &OF_STRAIGHT } else { &OF_LOOPS };
+    let began = fuel::spent();
+    let mut tried = Vec::new();
+    for (i, strategy) in (1u64..).zip(strategies) {
+        // Each strategy leaves fuel for the later ones.
+        let share = meter.within.fuel / strategies.len() as u64;
+        fuel::limit(if i == strategies.len() as u64 {
+            began.saturating_add(meter.within.fuel)
+        } else {
+            began.saturating_add(share.saturating_mul(i))
+        });
+        meter.begin();
+        let found = attempt(program, env, meter, &heads, *strategy).and_then(|mut search| {
+            search.mode = Mode::Answer;
+            let kept = search.points.kept(|point| search.ranks.of(point));
+            end(&mut search, kept, meter.within.pass)
+        });
+        let refusal = match found {
+            Ok(found) => return Ok(found),
+            Err(refusal) => refusal,
+        };
+        // Without loops, invariants at joins save work and prove nothing more.
+        let is_work = refusal.why == Why::Fuel || refusal.why == Why::Memory;
+        let in_vain = heads.is_empty() && i == 1 && !is_work;
+        tried.push(Tried { strategy: *strategy, refusal });
+        if in_vain || meter.is_late() {
+            break;
+        }
+    }
+    Err(Unproven { tried })
+}
+
+/// Looks for invariants and ranks by one strategy.
+fn attempt<'m>(
+    program: &Program,
+    env: &Env<'_>,
+    meter: &'m Meter,
     heads: &[(u32, u32)],
-    (everywhere, partition): (bool, Partition),
-    fuel: u64,
-) -> Result<Certificate, Refusal> {
+    strategy: Strategy,
+) -> Result<Search<'m>, Refusal> {
+    let (everywhere, partition) = match strategy {
+        Strategy::Unrolled => {
+            return Ok(Search::new(program, env, meter, Vec::new(), BTreeMap::new(), Partition::None));
+        }
+        Strategy::Heads => (false, Partition::None),
+        Strategy::HeadsByKind => (false, Partition::Kinds),
+        Strategy::HeadsByConstant => (false, Partition::Constants),
+        Strategy::Joins => (true, Partition::None),
+        Strategy::JoinsByKind => (true, Partition::Kinds),
+    };
     let cfg = Cfg::new(program);
     let liveness = Liveness::new(program, &cfg, &());
     let mut ways = vec![0u32; cfg.blocks().len()];
@@ -99,9 +203,10 @@ fn with_points(
         let live = liveness.live_in(BlockId(u32::try_from(i).ok()?));
         (is_head || everywhere && *ways > 1).then_some((block.start, live))
     });
-    let mut search = Search::new(program, env, heads.to_vec(), keeps.collect(), partition);
+    let mut search = Search::new(program, env, meter, heads.to_vec(), keeps.collect(), partition);
+    let fuel = meter.within.pass;
     let mut left = fuel.saturating_mul(4);
-    let mut walk = |search: &mut Search, from: Option<usize>| {
+    let mut walk = |search: &mut Search<'_>, from: Option<usize>| {
         search.from = from;
         let point = from.and_then(|i| search.points.all.get(i)).map(|point| point.kept(Vec::new()));
         let before = left.min(fuel);
@@ -125,16 +230,7 @@ fn with_points(
         walk(&mut search, Some(point))?;
     }
     search.end_ranks();
-    record(program, env, &mut search, fuel)
-}
-
-/// Checks with the invariants and ranks that were found, and records the answers.
-fn record(program: &Program, env: &Env<'_>, search: &mut Search, fuel: u64) -> Result<Certificate, Refusal> {
-    search.mode = Mode::Answer;
-    let kept = search.points.kept(|point| search.ranks.of(point));
-    let mut recorder = Recorder::new(search);
-    check(program, env, &kept, &mut recorder, fuel)?;
-    Ok(Certificate { answers: recorder.finish(), kept })
+    Ok(search)
 }
 
 /// The targets of backward jumps, each with the last instruction that jumps there.

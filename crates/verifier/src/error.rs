@@ -280,6 +280,18 @@ impl Reason {
         )
     }
 
+    /// Whether the trusted core may prove what this refusal could not, by a certificate: bounds of numbers, the end of
+    /// a loop, or anything that a limit on the work has ended. The core knows fewer types of values and functions than
+    /// the walk, so it is not asked about these.
+    pub(crate) fn may_be_certified(&self) -> bool {
+        if let Reason::ArgMem { why, .. } = self {
+            return why.may_be_certified();
+        }
+        let of_numbers =
+            matches!(self, Reason::StackBounds { .. } | Reason::StackUninit { .. } | Reason::Return { .. });
+        of_numbers || self.may_be_checked() && *self != Reason::InfiniteLoop
+    }
+
     /// Whether it is a limit on the work.
     pub(crate) fn is_work(&self) -> bool {
         matches!(

@@ -46,7 +46,7 @@ pub use bpf_verifier_core::contained::{Escape, Uncontained, contain};
 pub use bpf_verifier_core::contract::*;
 pub use bpf_verifier_core::domain::{Interval, Num, Scalar, Tnum, eval};
 pub use bpf_verifier_core::{Refusal, Why};
-pub use certify::{Part as ProofPart, Proof, ProofError, ProofSection};
+pub use certify::{Part as ProofPart, Proof, ProofError, ProofSection, Strategy as ProofStrategy, Tried, Unproven};
 pub use error::{Awake, Decision, Effort, EffortPlace, LoopFailure, Reason, UnprovenLoop, VerifyError};
 pub use states::States;
 pub use value::Debt;

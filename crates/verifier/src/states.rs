@@ -4,7 +4,8 @@
 //! ever queried. So a state keeps the bounds of those numbers that have any, and two sets of registers. This keeps
 //! recording cheap, so that the oracle can run more programs.
 
-use bpf_isa::InsnIdx;
+use bpf_isa::{InsnIdx, Reg};
+use bpf_verifier_core::{Base, State as Proven, Value as ProvenValue};
 
 use crate::scalar::Scalar;
 use crate::value::{Ty, Value};
@@ -60,6 +61,34 @@ impl States {
             }
         }
         self.states.push(State { at, numbers, not_null, halves });
+    }
+
+    /// Records a state of the trusted core.
+    pub(crate) fn push_proven(&mut self, at: InsnIdx, state: &Proven) {
+        let numbers = self.numbers.len();
+        let mut not_null = 0;
+        for (r, reg) in (0u8..).zip(Reg::ALL) {
+            match state.reg(reg) {
+                ProvenValue::Unset => {}
+                ProvenValue::Number(form) => {
+                    let word = state.known().word(&form);
+                    self.numbers.extend((word != Scalar::UNKNOWN).then_some((r, word)));
+                }
+                ProvenValue::Pointer(pointer) => match pointer.base {
+                    // An empty region may be at any address, also null.
+                    Base::Region(_) => {}
+                    Base::Context
+                    | Base::Stack(_)
+                    | Base::Map(_)
+                    | Base::MapValue(_)
+                    | Base::Inner(_)
+                    | Base::InnerValue(_)
+                    | Base::Memory { .. }
+                    | Base::Record { .. } => not_null |= u16::from(pointer.present.is_none()) << r,
+                },
+            }
+        }
+        self.states.push(State { at, numbers, not_null, halves: 0 });
     }
 
     /// Forgets in this state everything except the bounds of `exact` numbers and the type of `live` pointers.

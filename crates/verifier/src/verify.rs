@@ -5,13 +5,14 @@ use std::time::Instant;
 use bpf_analysis::Facts;
 use bpf_isa::{InsnIdx, Program};
 
+use crate::certify::{self, Accepted, Outcome, Within};
 use crate::course::{Course, Mode};
 use crate::env::Env;
-use crate::error::VerifyError;
+use crate::error::{Reason, VerifyError};
 use crate::fuel;
 use crate::kept;
 use crate::states::States;
-use crate::walk::{MEMORY_SLACK, Scratch, Stats, Walk, forget_answers};
+use crate::walk::{MEMORY_SLACK, Scratch, Stats, Walk, forget_answers, has_memory};
 use crate::ways::Ways;
 
 /// Steps that the verifier spends to find out whether a refused program would be accepted with run-time checks. The
@@ -76,8 +77,17 @@ impl Verifier {
         way: &str,
     ) -> Option<Result<Verified, Box<VerifyError>>> {
         self.begin(env, &program);
-        let course = Ways::only(&program, env, way)?.course();
+        let ways = Ways::only(&program, env, way)?;
+        let course = ways.course();
         self.scratch.needs.begin();
+        if let Some(within) = ways.certifies(self.scratch.deadline) {
+            let outcome = self.certify(&program, env, within);
+            let reason = Reason::Unsupported("no certificate is found");
+            return Some(match self.certified(outcome, env) {
+                Some(found) => Ok(found.of(program)),
+                None => Err(self.refusal(&program, env, reason)),
+            });
+        }
         let mut walk = Walk::new(env, &program, &mut self.scratch, course);
         let result = walk.run().map(|()| {
             let (stats, log) = (walk.stats, walk.log.take());
@@ -93,13 +103,22 @@ impl Verifier {
     fn walk(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
         // This check comes before tables as long as the program are allocated.
         if let Err(reason) = self.scratch.memory.admits(env.limits.memory) {
-            let course = Course::new(Mode::Plain, env);
-            return Err(Walk::new(env, &program, &mut self.scratch, course).describe(reason));
+            return Err(self.refusal(&program, env, reason));
         }
         let mut ways = Ways::new(&program, env);
         self.scratch.needs.begin();
         loop {
             let course = ways.course();
+            if let Some(within) = ways.certifies(self.scratch.deadline) {
+                let outcome = self.certify(&program, env, within);
+                let late = matches!(outcome, Outcome::Late);
+                if let Some(found) = self.certified(outcome, env) {
+                    return Ok(found.of(program));
+                }
+                let unwalked = || self.refusal(&program, env, Reason::Internal("a search before any walk"));
+                ways = ways.not_certified(late, unwalked).map_err(|e| self.explained(e, &program, env))?;
+                continue;
+            }
             let mut walk = Walk::new(env, &program, &mut self.scratch, course);
             ways = match walk.run() {
                 Ok(()) => {
@@ -110,14 +129,47 @@ impl Verifier {
                 }
                 Err(e) => match ways.refused(walk, e) {
                     Ok(ways) => ways,
-                    Err(mut e) => {
-                        let checked = course.mode == Mode::Hybrid;
-                        e.checkable = !checked && e.reason.may_be_checked() && self.accepts_with_checks(&program, env);
-                        return Err(e);
-                    }
+                    Err(e) if course.mode == Mode::Hybrid => return Err(e),
+                    Err(e) => return Err(self.explained(e, &program, env)),
                 },
             };
         }
+    }
+
+    /// A refusal without a walk.
+    fn refusal(&mut self, program: &Program, env: &Env<'_>, reason: Reason) -> Box<VerifyError> {
+        Walk::new(env, program, &mut self.scratch, Course::new(Mode::Plain, env)).describe(reason)
+    }
+
+    /// Looks for a certificate of a program that the walks have refused, if the system has memory for the search.
+    fn certify(&mut self, program: &Program, env: &Env<'_>, within: Within) -> Outcome {
+        self.scratch.make_room(env.limits.memory);
+        // States that wait are counted by the core, all else by the search. Allocations that are smaller cannot fail as
+        // long as this block can be had.
+        if !has_memory(2 * within.memory) {
+            return Outcome::Unproven;
+        }
+        let mut limits = env.limits;
+        limits.memory = within.memory;
+        certify::accept(program, &Env { limits, ..*env }, within)
+    }
+
+    /// The facts of a certificate that the trusted core has accepted.
+    fn certified(&self, outcome: Outcome, env: &Env<'_>) -> Option<Found> {
+        let Outcome::Accepted(accepted) = outcome else { return None };
+        let Accepted { facts, recorded, steps, points } = *accepted;
+        let peak_bytes = self.scratch.memory.peak();
+        let stats =
+            Stats { steps, fuel: fuel::spent(), states: points, peak_bytes, certified: true, ..Stats::default() };
+        let line = || format!("accepted by a certificate with {points} kept points, after {steps} steps of its check");
+        let log = if env.log { vec![line()] } else { Vec::new() };
+        Some(Found { facts, stats, log, recorded })
+    }
+
+    /// The refusal, with the answer whether run-time checks would help.
+    fn explained(&mut self, mut e: Box<VerifyError>, program: &Program, env: &Env<'_>) -> Box<VerifyError> {
+        e.checkable = e.reason.may_be_checked() && self.accepts_with_checks(program, env);
+        e
     }
 
     /// Whether a refused program is accepted with run-time checks, if little work suffices to show it.
@@ -127,6 +179,21 @@ impl Verifier {
         let env = Env { limits, log: false, ..*env };
         let course = Course { fuel: fuel::spent().saturating_add(HINT_FUEL), ..Course::new(Mode::Hybrid, &env) };
         Walk::new(&env, program, &mut self.scratch, course).run().is_ok()
+    }
+}
+
+/// The result of a check by the core: all of a [`Verified`] but the program.
+struct Found {
+    facts: Facts,
+    stats: Stats,
+    log: Vec<String>,
+    recorded: States,
+}
+
+impl Found {
+    fn of(self, program: Program) -> Verified {
+        let Found { facts, stats, log, recorded } = self;
+        Verified { program, facts, stats, log, recorded }
     }
 }
 

@@ -52,7 +52,7 @@ use bpf_uapi::MapType;
 
 pub(crate) use linear::forget_answers;
 pub(crate) use loops::RELATED_SLOTS;
-pub(crate) use memory::{MEMORY_SLACK, Memory};
+pub(crate) use memory::{MEMORY_SLACK, Memory, has as has_memory};
 
 use crate::course::{Course, Mode};
 use crate::env::{Env, GlobalArg, KnownArena, KnownMap};
@@ -165,6 +165,8 @@ pub struct Stats {
     pub peak_bytes: usize,
     /// Numbers that were widened in merged states ([`Env::merge_after`]).
     pub merged: usize,
+    /// Whether the trusted core has accepted the program by a certificate, after the walks had refused it.
+    pub certified: bool,
 }
 
 /// Steps after which the walk's memory is measured, if no state is kept before.

@@ -20,11 +20,14 @@
 //! that finds out which values must be kept exactly is repeated, too, a few times. After a restart, shares of the fuel
 //! count from there.
 
+use std::time::Instant;
+
 use bpf_analysis::Loops;
 use bpf_isa::Program;
 
+use crate::certify::Within;
 use crate::course::{Course, Mode};
-use crate::env::Env;
+use crate::env::{Env, Limits};
 use crate::error::{Reason, VerifyError};
 use crate::fuel;
 use crate::walk::{RELATED_SLOTS, Walk};
@@ -44,6 +47,12 @@ const HASTY_STEPS: u64 = 4096;
 const HASTY_STEPS_PER_SLOT: u64 = 8;
 /// The factor by which [`Way::MoreGuesses`] has more steps than the first walk with candidates.
 const LONGER: u64 = 3;
+/// Least fuel of a search for a certificate, for each step of [`Limits::steps`]: 0.1 s by default. Most fuel of a
+/// search, fuel of the core for each of its walks, and most bytes held.
+const CERTIFY_PER_STEP: u64 = 100;
+const CERTIFY_MOST: u64 = 1_000_000_000;
+const CERTIFY_PASS: u64 = 1 << 17;
+const CERTIFY_MEMORY: usize = 16 << 20;
 
 /// A strategy. They are tried in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,6 +88,9 @@ enum Way {
     Rounds,
     /// Candidate invariants with more steps, for programs that the walk round by round does not finish.
     MoreGuesses,
+    /// A certificate that the trusted core checks ([`crate::certify`]), after all walks have refused the program. The
+    /// search for it shares nothing with the walks.
+    Certified,
     /// Run-time checks for unproven accesses. A proof is better than a check, so this is the last resort.
     Checked,
 }
@@ -102,6 +114,8 @@ pub(crate) struct Ways<'a> {
     first: u64,
     hurried: u64,
     loops: bool,
+    /// Whether this is the only strategy.
+    alone: bool,
     way: Way,
     /// The parameters that all walks share.
     course: Course,
@@ -125,7 +139,7 @@ pub(crate) struct Ways<'a> {
 }
 
 /// The strategies by name, for tests that walk programs by one alone. The last ones rarely decide in a portfolio run.
-const NAMED: [(&str, Way); 11] = [
+const NAMED: [(&str, Way); 12] = [
     ("few-rounds", Way::FewRounds),
     ("guesses", Way::Guesses),
     ("elements", Way::Elements),
@@ -137,6 +151,7 @@ const NAMED: [(&str, Way); 11] = [
     ("related", Way::Related),
     ("rounds", Way::Rounds),
     ("more-guesses", Way::MoreGuesses),
+    ("certified", Way::Certified),
 ];
 
 impl<'a> Ways<'a> {
@@ -144,7 +159,15 @@ impl<'a> Ways<'a> {
     /// would have found useful; `None` if there is no such strategy.
     pub(crate) fn only(program: &Program, env: &'a Env<'a>, name: &str) -> Option<Ways<'a>> {
         let (_, way) = NAMED.into_iter().find(|(named, _)| *named == name)?;
-        Some(Ways { way, hasty: false, parts: true, elements: true, orders: true, ..Ways::new(program, env) })
+        Some(Ways {
+            way,
+            alone: true,
+            hasty: false,
+            parts: true,
+            elements: true,
+            orders: true,
+            ..Ways::new(program, env)
+        })
     }
 
     /// The portfolio before the first walk.
@@ -160,6 +183,7 @@ impl<'a> Ways<'a> {
             first: FIRST_STEPS + FIRST_STEPS_PER_SLOT * slots,
             hurried: HASTY_STEPS + HASTY_STEPS_PER_SLOT * slots,
             loops,
+            alone: false,
             way: if plainly { Way::FewRounds } else { Way::Guesses },
             course: Course { loops, ..Course::new(Mode::Accelerated, env) },
             assumed: false,
@@ -208,6 +232,8 @@ impl<'a> Ways<'a> {
                 further: true,
                 ..course
             },
+            // No walk.
+            Way::Certified => course,
             // Run-time checks get as much fuel as all proofs together, since the proofs may have left none.
             Way::Checked => {
                 Course { mode: Mode::Hybrid, fuel: fuel::spent().saturating_add(self.env.limits.fuel), ..course }
@@ -288,7 +314,7 @@ impl<'a> Ways<'a> {
                 refused.loops = error.loops;
                 (None, refused)
             }
-            (Way::Checked, _) => return Err(error),
+            (Way::Certified | Way::Checked, _) => return Err(error),
             (
                 Way::Elements
                 | Way::Orders
@@ -304,14 +330,56 @@ impl<'a> Ways<'a> {
         };
         self.way = match next {
             Some(next) => next,
-            None if self.env.hybrid && refused.reason.may_be_checked() => Way::Checked,
-            None => return Err(refused),
+            None if self.loops && !self.env.exhaustive && refused.reason.may_be_certified() => Way::Certified,
+            None => return self.uncertified(refused),
         };
         if self.way == Way::Rounds {
             self.course.values = false;
         }
         self.refused = Some(refused);
         Ok(self)
+    }
+
+    /// After no proof was found: run-time checks, if they may stand in for it.
+    ///
+    /// The refusal to report, if not.
+    fn uncertified(mut self, refused: Box<VerifyError>) -> Result<Self, Box<VerifyError>> {
+        if !self.env.hybrid || !refused.reason.may_be_checked() {
+            return Err(refused);
+        }
+        (self.way, self.refused) = (Way::Checked, Some(refused));
+        Ok(self)
+    }
+
+    /// The limits of the search for a certificate, if that is what comes next: as much fuel as the walks have spent, or
+    /// as suffices for small loops, and what is left of the other limits.
+    pub(crate) fn certifies(&self, deadline: Option<Instant>) -> Option<Within> {
+        let Limits { steps, fuel, memory, .. } = self.env.limits;
+        let most = fuel.saturating_sub(fuel::spent()).min(CERTIFY_MOST);
+        let least = steps.saturating_mul(CERTIFY_PER_STEP);
+        (self.way == Way::Certified).then(|| Within {
+            pass: CERTIFY_PASS,
+            fuel: if self.alone { most } else { fuel::spent().max(least).min(most) },
+            steps,
+            memory: (memory / 4).min(CERTIFY_MEMORY),
+            deadline,
+        })
+    }
+
+    /// Records that no certificate was found, because none was found in time if `late`.
+    ///
+    /// The refusal to report, if no strategy is left.
+    pub(crate) fn not_certified(
+        mut self,
+        late: bool,
+        unwalked: impl FnOnce() -> Box<VerifyError>,
+    ) -> Result<Self, Box<VerifyError>> {
+        let mut refused = self.refused.take().unwrap_or_else(unwalked);
+        if let (true, Some(time)) = (late, self.env.limits.time) {
+            refused.reason = Reason::Time(time);
+            return Err(refused);
+        }
+        self.uncertified(refused)
     }
 
     /// After a walk was given up in haste, or one after it was refused: chooses the next strategy, or restarts without
@@ -328,7 +396,7 @@ impl<'a> Ways<'a> {
             Way::Further | Way::Parts if self.assumed => Some(Way::UnassumingGuesses),
             Way::Further | Way::Parts | Way::UnassumingGuesses => Some(rounds),
             Way::SomeRounds => Some(Way::Related),
-            Way::FewRounds | Way::Related | Way::Rounds | Way::MoreGuesses | Way::Checked => None,
+            Way::FewRounds | Way::Related | Way::Rounds | Way::MoreGuesses | Way::Certified | Way::Checked => None,
         };
         self.way = next.unwrap_or(Way::Guesses);
         if next.is_none() {

@@ -633,6 +633,59 @@ fn mutants_that_some_certificate_proves_run_safely() {
     assert!(accepted > tries / 50, "{accepted} of {tries}");
 }
 
+/// A loop over records with a length each: the walks do not prove that the offset of a record is within the buffer.
+const RECORDS: &str = ";raw
+    if r2 < 20 goto out
+    r4 = *(u16 *)(r1 + 2)
+    r2 += -20
+    if r2 < r4 goto out
+    r1 += 20
+    r3 = r1
+    r3 += r4
+    a: r4 = r3
+    r4 -= r1
+    if r4 s< 4 goto out
+    r5 = *(u16 *)(r1 + 2)
+    r1 += 4
+    r1 += r5
+    goto a
+    out: r0 = 0
+    exit";
+
+/// A loop that the walks refuse is accepted by a certificate, with the facts of the core, and within the limits.
+#[test]
+fn loops_that_the_walks_refuse_are_accepted_by_a_certificate() {
+    let program = common::program(RECORDS);
+    common::with_env(RECORDS, |env| {
+        let env = Env { record_states: true, ..*env };
+        let verified = Verifier::new().verify(program.clone(), &env).unwrap_or_else(|e| panic!("{e}"));
+        assert!(verified.stats().certified && verified.stats().steps > 0);
+        let certificate = certify_within(&program, &env, FUEL).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(Some(verified.facts()), facts(&program, &env, &certificate).as_ref());
+        assert_eq!(watched::violation(&program, &env, verified.facts(), 200), None);
+        // The recorded states are those of the check.
+        let admits = |r5| verified.admits(bpf_isa::InsnIdx(11), &[0, 1, 0, 9, 8, r5, 0, 0, 0, 0, 9]);
+        assert!(admits(0) && admits(65_535) && !admits(65_536));
+        let refused = |env: &Env<'_>| *Verifier::new().verify(program.clone(), env).expect_err("no certificate");
+        // A search that finds nothing leaves the refusal of the walks.
+        let mut few = env;
+        few.limits.steps = 40;
+        let error = refused(&few);
+        assert!(matches!(error.reason, bpf_verifier::Reason::PacketBounds { .. }), "{error}");
+        let mut small = env;
+        small.limits.memory = 1 << 20;
+        assert!(Verifier::new().verify(program.clone(), &small).is_ok(), "{}", refused(&small));
+        let exhaustive = Env { exhaustive: true, ..env };
+        assert!(!refused(&exhaustive).verdict_is_unknown());
+    });
+    // The unsafe twin reads one byte more than was compared.
+    let twin = RECORDS.replace("r4 s< 4", "r4 s< 3");
+    common::with_env(&twin, |env| {
+        let error = Verifier::new().verify(common::program(&twin), env).expect_err("an unsafe program");
+        assert!(matches!(error.reason, bpf_verifier::Reason::PacketBounds { .. }), "{error}");
+    });
+}
+
 #[test]
 fn facts_agree_with_those_of_the_verifier_and_replaying_gives_them_again() {
     let mut certified = 0;

@@ -33,7 +33,7 @@ use bpf_isa::{Callee, Imm64, Insn, InsnIdx};
 use bpf_jit_code::OptLevel;
 use bpf_maps::{CreateOptions, Map, MapDef, MapType};
 use bpf_object::{InitialValue, LinkedCode, Object, Reference, ReferenceKind, Unresolved};
-use bpf_verifier::{ProofError, ProofSection, Refusal};
+use bpf_verifier::{ProofError, ProofSection, Unproven};
 use core::marker::PhantomData;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -866,7 +866,7 @@ pub struct ProofReport {
     /// Number of its instructions, with all functions that it calls.
     pub instructions: usize,
     /// The proof in its binary form, or the first step that could not be proven.
-    pub proof: Result<Vec<u8>, Refusal>,
+    pub proof: Result<Vec<u8>, Unproven>,
 }
 
 /// Fuel for [`Loader::prove`] that suffices for most programs for which a proof can be found.

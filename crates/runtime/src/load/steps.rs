@@ -25,7 +25,7 @@ use crate::program::unit::{Ready, Unit};
 use bpf_analysis::{Facts, HeaderPlaces};
 use bpf_isa::{InsnIdx, Program, Reg};
 use bpf_jit_code::OptLevel;
-use bpf_verifier::{Proof, ProofError, Reason, Refusal, SourceLine};
+use bpf_verifier::{Proof, ProofError, Reason, SourceLine, Unproven};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -273,7 +273,7 @@ impl<H: 'static> Loading<'_, H> {
         program: Program,
         references: &References,
         fuel: u64,
-    ) -> Result<Proof, Refusal> {
+    ) -> Result<Proof, Unproven> {
         let Loading { linker, name, layout, code, proof, .. } = *self;
         let subject = Subject { name, references, layout, helpers: &linker.prototypes(layout), code, proof };
         let How { sleepable, yields, .. } = how;

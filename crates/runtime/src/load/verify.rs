@@ -115,7 +115,7 @@ pub(crate) fn prove(
     program: Program,
     options: Options,
     fuel: u64,
-) -> Result<Proof, bpf_verifier::Refusal> {
+) -> Result<Proof, bpf_verifier::Unproven> {
     with_env(engine, subject, &[], program, options, |program, env| Proof::search(&program, env, fuel))
 }
 

@@ -6,6 +6,7 @@ use bpf_analysis::RegSet;
 use bpf_isa::{Cond, Imm64, Insn, Program, Src, Width};
 use bpf_verifier_core::{Advice, Combination, Env, Form, Guide, Point, Value};
 
+use super::meter::Meter;
 use super::multipliers;
 use super::points::{Change, Partition, PointState, Points};
 use super::ranks::Ranks;
@@ -23,7 +24,8 @@ pub(super) enum Mode {
 
 /// The state of the search.
 #[derive(Debug)]
-pub(super) struct Search {
+pub(super) struct Search<'m> {
+    meter: &'m Meter,
     insns: Vec<Insn>,
     heads: Vec<(u32, u32)>,
     /// The instructions at which points are kept, each with its live-in registers.
@@ -39,15 +41,16 @@ pub(super) struct Search {
     sources: Vec<BTreeSet<Option<usize>>>,
 }
 
-impl Search {
+impl<'m> Search<'m> {
     /// Keeps points at these instructions.
     pub(super) fn new(
         program: &Program,
         env: &Env<'_>,
+        meter: &'m Meter,
         heads: Vec<(u32, u32)>,
         keeps: BTreeMap<u32, RegSet>,
         partition: Partition,
-    ) -> Search {
+    ) -> Search<'m> {
         let imm = |src: Src| match src {
             Src::Imm(imm) => Some(i128::from(imm)),
             Src::Reg(_) => None,
@@ -67,6 +70,7 @@ impl Search {
         });
         let lengths = env.context.regions.iter().map(|region| i128::from(region.max_len));
         Search {
+            meter,
             points: Points::new(constants.chain(lengths), flags.collect(), partition),
             ranks: Ranks::default(),
             insns: program.insns().to_vec(),
@@ -95,6 +99,7 @@ impl Search {
                 return Advice::Stop;
             }
             let i = self.points.begin(point.pc, point.state, live);
+            self.meter.hold(self.points.all[i].bytes());
             self.sources.push(BTreeSet::from([self.from]));
             self.mark(Some(i));
             return Advice::Cover { kept: i, renaming: Vec::new() };
@@ -106,7 +111,11 @@ impl Search {
         if self.mode == Mode::Weaken {
             let is_head = self.heads.iter().any(|(head, _)| *head == point.pc.0);
             self.sources[i].insert(self.from);
-            match self.points.weaken(i, point.state, is_head) {
+            let before = kept.bytes();
+            let change = self.points.weaken(i, point.state, is_head);
+            self.meter.free(before);
+            self.meter.hold(self.points.all[i].bytes());
+            match change {
                 Change::None => {}
                 Change::Weaker => self.mark(Some(i)),
                 Change::New => {
@@ -118,7 +127,7 @@ impl Search {
         }
         let Some(renaming) = kept.renaming(point.state) else { return Advice::Stop };
         if let (Mode::Rank, Some(from)) = (self.mode, self.from) {
-            self.ranks.see(from, i, point.state, renaming.clone());
+            self.meter.hold(self.ranks.see(from, i, point.state, renaming.clone()));
         }
         Advice::Cover { kept: i, renaming }
     }
@@ -161,8 +170,11 @@ impl Search {
 /// Most points that are kept.
 const MAX_POINTS: usize = 4096;
 
-impl Guide for Search {
+impl Guide for Search<'_> {
     fn advise(&mut self, point: &Point<'_>) -> Advice {
+        if !self.meter.step(point.state) {
+            return Advice::Stop;
+        }
         match self.keeps.get(&point.pc.0) {
             Some(live) if !point.starts => self.at_point(point, *live),
             Some(_) | None => self.split(point).map_or(Advice::Step, Advice::Split),
@@ -170,6 +182,9 @@ impl Guide for Search {
     }
 
     fn prove(&mut self, point: &Point<'_>, claim: &Form) -> Option<Combination> {
+        if !self.meter.goes_on() {
+            return None;
+        }
         multipliers::find(point.state.known(), claim)
     }
 }

@@ -12,6 +12,13 @@ use std::collections::BTreeMap;
 
 use bpf_verifier_core::{Combination, Form, Knowledge, Name, Step};
 
+use crate::fuel;
+
+/// Units of fuel for a row that is looked at, for two rows that are combined, and for a number of a tableau.
+const LOOK: u64 = 10;
+const COMBINE: u64 = 200;
+const CELL: u64 = 10;
+
 /// The most rows in one combination of `eliminate`.
 const DEPTH: usize = 4;
 /// The most combinations that `eliminate` tries.
@@ -26,7 +33,7 @@ const PIVOTS: usize = 120;
 
 /// Multipliers for the claim, if some are found.
 pub(super) fn find(known: &Knowledge, claim: &Form) -> Option<Combination> {
-    if known.rows().is_empty() {
+    if known.rows().is_empty() || fuel::is_spent() {
         return None;
     }
     let mut tries = TRIES;
@@ -85,6 +92,7 @@ impl Search<'_> {
             self.steps.pop();
             return None;
         }
+        fuel::charge_each(rest.terms().len() * self.known.rows().len(), LOOK);
         for (n, a) in rest.terms() {
             for (i, row) in (0u32..).zip(self.known.rows()) {
                 let Some((_, b)) = row.terms().iter().find(|(m, _)| m == n) else { continue };
@@ -93,6 +101,7 @@ impl Search<'_> {
                     continue;
                 }
                 *tries = tries.checked_sub(1)?;
+                fuel::charge(COMBINE);
                 // n cancels in |b| * rest - |a| * row.
                 let divisor = gcd(a.unsigned_abs(), b.unsigned_abs());
                 let of_rest = i128::try_from(b.unsigned_abs() / divisor).ok()?;
@@ -129,6 +138,7 @@ fn relevant(known: &Knowledge, claim: &Form) -> Option<(BTreeMap<Name, usize>, V
     let mut rows: Vec<u32> = Vec::new();
     let mut taken = vec![false; known.rows().len()];
     loop {
+        fuel::charge_each(known.rows().len(), LOOK);
         let before = rows.len();
         let reached = names.clone();
         for (i, row) in (0u32..).zip(known.rows()) {
@@ -179,6 +189,7 @@ struct Tableau {
 impl Tableau {
     fn new(known: &Knowledge, claim: &Form, names: &BTreeMap<Name, usize>, rows: Vec<u32>) -> Option<Tableau> {
         let width = rows.len() + names.len() + 1;
+        fuel::charge_each(width * (names.len() + 1), CELL);
         let mut lines = vec![vec![0i128; width]; names.len() + 1];
         let mut bounds = vec![(0, 0); names.len()];
         for (n, x) in names {
@@ -309,6 +320,7 @@ impl Tableau {
     fn pivot(&mut self, line: usize, entering: Var) -> Option<()> {
         let pivot = self.at(line, entering);
         let last = self.basis.len();
+        fuel::charge_each(self.lines.len() * (self.right() + 1), CELL);
         let factors: Option<Vec<i128>> =
             (0..=last).map(|i| if i == last { self.gain(entering) } else { Some(self.at(i, entering)) }).collect();
         let factors = factors?;

@@ -16,6 +16,10 @@ use bpf_verifier_core::{
 
 use super::multipliers;
 use super::project;
+use crate::fuel;
+
+/// Units of fuel for each name, row and place of a point that is compared with a state.
+const PLACE: u64 = 200;
 
 /// The place of a value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -112,6 +116,14 @@ const ENDS_AFTER: usize = 24;
 const MAX_CANDIDATES: usize = 96;
 /// The number of states whose rows are projected although no name is new.
 const PROJECTIONS: usize = 4;
+
+/// Bytes of a term of a form.
+const TERM_BYTES: usize = size_of::<(Name, i128)>();
+
+/// Approximate bytes of forms.
+pub(super) fn bytes_of(forms: &[Form]) -> usize {
+    forms.iter().map(|form| size_of::<Form>() + form.terms().len() * TERM_BYTES).sum()
+}
 
 /// How a point has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -262,6 +274,8 @@ impl Points {
     /// Weakens the point until it covers the state, and returns how it has changed.
     pub(super) fn weaken(&mut self, i: usize, state: &State, is_head: bool) -> Change {
         let Some(mut point) = self.all.get(i).cloned() else { return Change::None };
+        let places = point.claim.frames.iter().map(|frame| 11 + frame.stack.cells().len()).sum::<usize>();
+        fuel::charge_each(point.claim.names.len() + point.claim.rows.len() + places, PLACE);
         let names = point.claim.names.len();
         let thresholds = match point.weakened {
             0..COARSE_AFTER => &self.thresholds,
@@ -285,6 +299,17 @@ impl PointState {
     /// The point in the core's form, with this rank.
     pub(super) fn kept(&self, rank: Vec<Form>) -> Kept {
         Kept { at: self.at, claim: self.claim.clone(), rank }
+    }
+
+    /// Approximate bytes that the point holds.
+    pub(super) fn bytes(&self) -> usize {
+        let frames = self.claim.frames.iter().map(|frame| {
+            size_of::<Frame>()
+                + frame.stack.bytes().len()
+                + frame.stack.cells().len() * (size_of::<Cell>() + TERM_BYTES)
+        });
+        let names = self.claim.names.len() * (size_of::<Known>() + size_of::<Recipe>() + TERM_BYTES);
+        names + bytes_of(&self.claim.rows) + bytes_of(&self.dropped) + frames.sum::<usize>()
     }
 
     /// The instructions of its calls, then its own: the order in which points are walked.

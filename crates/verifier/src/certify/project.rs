@@ -11,6 +11,12 @@ use std::collections::BTreeSet;
 
 use bpf_verifier_core::{Form, Knowledge, Known, Name, Scalar};
 
+use crate::fuel;
+
+/// Units of fuel for two rows that are combined, and for two that are compared.
+const COMBINE: u64 = 200;
+const COMPARE: u64 = 10;
+
 /// The most rows at any time, and the most pairs of rows that one step of Fourier-Motzkin elimination combines.
 const MAX_ROWS: usize = 96;
 const MAX_PAIRS: usize = 48;
@@ -59,6 +65,7 @@ pub(super) fn rows(known: &Knowledge, claim: &[Known], renaming: &[Form]) -> Vec
         let candidates = equations.iter().enumerate().flat_map(|(i, e)| of_state(e).into_iter().map(move |t| (i, t)));
         let Some((i, (n, a))) = candidates.min_by_key(|(_, (_, a))| a.unsigned_abs()) else { break };
         let by = equations.swap_remove(i);
+        fuel::charge_each(equations.len() + rows.len(), COMBINE);
         equations = equations.iter().filter_map(|e| without(e, n, &by, a)).collect();
         rows = rows.iter().filter_map(|row| without(row, n, &by, a)).collect();
     }
@@ -86,6 +93,7 @@ pub(super) fn rows(known: &Knowledge, claim: &[Known], renaming: &[Form]) -> Vec
         let mut combined = Vec::new();
         for a in &above {
             for b in below.iter().take(MAX_PAIRS / above.len().max(1) + 1) {
+                fuel::charge(COMBINE);
                 combined.extend(cancelled(a, b, n));
             }
         }
@@ -115,6 +123,7 @@ fn cancelled(above: &Form, below: &Form, n: Name) -> Option<Form> {
 /// Tightens rows, and drops repeated rows and rows that others imply.
 fn tidy(rows: &mut Vec<Form>) {
     let mut tidied: Vec<Form> = Vec::new();
+    fuel::charge_each(rows.len() * rows.len(), COMPARE);
     for row in rows.drain(..) {
         let row = row.tightened();
         if row.terms().is_empty() {

@@ -7,10 +7,10 @@ use std::collections::HashMap;
 
 use bpf_analysis::Facts;
 use bpf_isa::Program;
-use bpf_verifier_core::{Env, FUEL, Limits, Refusal, Replay, check};
+use bpf_verifier_core::{Env, FUEL, Limits, Replay, check};
 
 use super::against::{Against, Part};
-use super::error::{ProofError, VERSION};
+use super::error::{ProofError, Unproven, VERSION};
 use super::format::{Reader, Writer};
 use super::{Certificate, certify_within};
 
@@ -32,8 +32,8 @@ impl Proof {
     /// Looks for a proof of the program, with `fuel` for each pass.
     ///
     /// # Errors
-    /// The first step that could not be proven. The program may be safe all the same.
-    pub fn search(program: &Program, env: &Env<'_>, fuel: u64) -> Result<Proof, Refusal> {
+    /// The first step that each strategy could not prove. The program may be safe all the same.
+    pub fn search(program: &Program, env: &Env<'_>, fuel: u64) -> Result<Proof, Unproven> {
         let certificate = certify_within(program, env, fuel)?;
         Ok(Proof { against: Against::of(program, env), certificate })
     }

@@ -9,10 +9,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use bpf_verifier_core::{Form, Knowledge, State};
+use bpf_verifier_core::{Form, Knowledge, Known, State};
 
 use super::multipliers;
-use super::points::PointState;
+use super::points::{PointState, bytes_of};
 
 /// The most edges: paths from one point to the next.
 const MAX_EDGES: usize = 1024;
@@ -43,11 +43,16 @@ impl Ranks {
         self.ranks.get(point).cloned().unwrap_or_default()
     }
 
-    /// Notes a path from one point to another.
-    pub(super) fn see(&mut self, from: usize, to: usize, state: &State, renaming: Vec<Form>) {
-        if self.edges.len() < MAX_EDGES {
-            self.edges.push(Edge { from, to, known: state.known().clone(), renaming });
+    /// Notes a path from one point to another, and returns the bytes that the note takes.
+    pub(super) fn see(&mut self, from: usize, to: usize, state: &State, renaming: Vec<Form>) -> usize {
+        if self.edges.len() == MAX_EDGES {
+            return 0;
         }
+        // The definitions of the state are at most as many as its names.
+        let names = state.known().names().len() * (size_of::<Known>() + 4 * size_of::<Form>());
+        let bytes = names + bytes_of(state.known().rows()) + bytes_of(&renaming);
+        self.edges.push(Edge { from, to, known: state.known().clone(), renaming });
+        bytes
     }
 
     /// Finds ranks. If there are none, the check of the certificate fails.

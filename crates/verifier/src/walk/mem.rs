@@ -405,8 +405,8 @@ impl Walk<'_> {
         Ok(place.unwrap_or(Place::Untracked(kind)))
     }
 
-    /// In a hybrid walk: notes the region against which the instruction is checked if a path needs it (`None`: it cannot
-    /// be), and whether this path's access is proven.
+    /// In a hybrid walk: notes the region against which the instruction is checked if a path needs it (`None`: it
+    /// cannot be), and whether this path's access is proven.
     fn note_region(&mut self, region: Option<CheckRegion>, proven: bool) -> Res<()> {
         if self.hybrid && !self.notes.region(self.pc, region, proven) {
             let (first, second) = ("memory that needs a check".into(), "other memory".into());

@@ -92,7 +92,7 @@ pub(super) enum Short {
 }
 
 /// Whether the system grants a block of this size at the moment.
-fn has(bytes: usize) -> bool {
+pub(crate) fn has(bytes: usize) -> bool {
     Vec::<u8>::new().try_reserve_exact(bytes).is_ok()
 }
 
@@ -166,6 +166,11 @@ impl Memory {
             ..Memory::default()
         };
         !keeps
+    }
+
+    /// The greatest count.
+    pub(crate) fn peak(&self) -> usize {
+        self.peak
     }
 
     /// Checks that the walk may begin: the tables as long as the program fit the limit, and the system has memory for
@@ -376,5 +381,17 @@ impl super::Scratch {
             (self.deadline, self.memory) = (deadline, memory);
         }
         self.pool.set_short(false);
+    }
+
+    /// Frees memory after a walk, for a search that holds memory of its own. No more is left than a verifier keeps from
+    /// one program to the next, and nothing under a small limit.
+    pub(crate) fn make_room(&mut self, limit: usize) {
+        self.trim();
+        if limit / 16 < MAX_KEPT {
+            let super::Scratch { deadline, memory, .. } = std::mem::take(self);
+            (self.deadline, self.memory) = (deadline, memory);
+            self.needs.begin();
+            self.effort.begin();
+        }
     }
 }

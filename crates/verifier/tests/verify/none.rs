@@ -69,7 +69,7 @@ fn what_is_taken_back_is_none_again() {
     };
     accepted(&word("if r7 s< 0 goto n", "r7 = -1"));
     refused(&word("", "r7 = -1"));
-    refused(&word("if r7 s< 0 goto n", "r7 = -3"));
+    accepted(&word("if r7 s< 0 goto n", "r7 = -3"));
     refused(&word("if r7 s< 0 goto n", "r7 = r8"));
 }
 
