@@ -330,7 +330,7 @@ impl<'a> Ways<'a> {
         };
         self.way = match next {
             Some(next) => next,
-            None if self.loops && !self.env.exhaustive && refused.reason.may_be_certified() => Way::Certified,
+            None if self.may_certify(&refused.reason) => Way::Certified,
             None => return self.uncertified(refused),
         };
         if self.way == Way::Rounds {
@@ -338,6 +338,13 @@ impl<'a> Ways<'a> {
         }
         self.refused = Some(refused);
         Ok(self)
+    }
+
+    /// Whether a search for a certificate follows. A hybrid program keeps its run-time checks: the rank of a certificate
+    /// may end a loop after 2^64 rounds, and a budget ends it sooner.
+    fn may_certify(&self, refused: &Reason) -> bool {
+        let checked = self.env.hybrid && refused.may_be_checked();
+        self.loops && !self.env.exhaustive && !checked && refused.may_be_certified()
     }
 
     /// After no proof was found: run-time checks, if they may stand in for it.

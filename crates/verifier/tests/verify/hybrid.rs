@@ -53,6 +53,7 @@ fn unproven_termination_is_left_to_a_budget() {
         "a: goto a",
         "a: call 7\nif r0 != 5 goto a\nr0 = 0\nexit",
         "r6 = 0\na: r6 += 1\ncall 7\nif r6 != r0 goto a\nr0 = 0\nexit",
+        "r6 = 0\na: r6 += 1\nif r6 != 0 goto a\nr0 = 0\nexit",
     ] {
         let facts = hybrid(text).unwrap_or_else(|e| panic!("{text}: {e}"));
         assert!(facts.needs_budget && facts.checks.is_empty(), "{text}: {facts:?}");
