@@ -24,7 +24,10 @@ use syn::{Item, UseTree, punctuated::Punctuated, spanned::Spanned, visit::Visit}
 /// all of them.
 const LAYERS: &[(&str, &[&str])] = &[(
     "runtime",
-    &["num", "error", "context", "oracle", "abi", "engine", "call", "program", "exec", "handle", "attach", "load"],
+    &[
+        "num", "faults", "error", "context", "oracle", "abi", "engine", "call", "program", "exec", "handle", "attach",
+        "load",
+    ],
 )];
 
 /// Reports circles and broken layers of all crates.

@@ -40,6 +40,8 @@ mod context;
 mod engine;
 pub mod error;
 mod exec;
+#[doc(hidden)]
+pub mod faults;
 mod handle;
 mod load;
 mod num;

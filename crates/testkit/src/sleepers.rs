@@ -9,6 +9,8 @@
 //! at all levels, contained and not; and runs that are given up leave nothing behind.
 
 use crate::generate::Choices;
+use crate::soundness::selected;
+use bpf_jit_code::Arch;
 use bpf_runtime::oracle;
 use bpf_runtime::{
     AsyncCaller, Caller, Config, Engine, Linker, LoadError, Mode, OptLevel, Raw, RunError, RunLimits,
@@ -25,6 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread;
+use std::time::Duration;
 
 /// The outcome for one program.
 #[derive(Debug)]
@@ -102,6 +105,8 @@ const RING: u32 = 3;
 const OUTER: u32 = 4;
 const LOCKED: u32 = 5;
 const HOLDING: u32 = 6;
+/// A per-CPU array: each value is the number of its slot.
+const NUMBERS: u32 = 7;
 /// A value of an inner map, and memory that a function returned or that is an object's: of no map.
 const INNER_VALUE: u32 = 100;
 const MEMORY: u32 = 101;
@@ -227,6 +232,7 @@ impl Generator<'_, '_> {
                 7 => self.copy(),
                 8..=10 => self.sleep(),
                 11..=13 => self.round(),
+                14 if self.held == Held::Lock => {}
                 14 => self.slot(),
                 15 => {
                     let kind = self.choices.pick(&Kind::ALL);
@@ -358,11 +364,19 @@ impl Generator<'_, '_> {
         self.end_pointers();
     }
 
-    /// Tells the host in which slot the run is.
+    /// The program tells the host in which slot it is. It asks a function, or looks a value of a per-CPU array up
+    /// before and after a sleep, in one basic block.
     fn slot(&mut self) {
-        if self.held != Held::Lock {
-            self.line("call 8\nr1 = r0\ncall 1003");
+        if self.choices.below(2) == 0 {
+            return self.line("call 8\nr1 = r0\ncall 1003");
         }
+        let tell = format!(
+            "*(u64 *)(r10 - 8) = 0\nr1 = map[fd:{NUMBERS}]\nr2 = r10\nr2 += -8\ncall 1\nr1 = *(u64 *)(r0 + 0)\n\
+             call 1003"
+        );
+        self.line(&tell);
+        self.sleep();
+        self.line(&tell);
     }
 
     /// Two paths meet: a place that holds different pointers on them holds none.
@@ -627,7 +641,7 @@ struct Known {
 struct Side {
     engine: Engine,
     linker: Linker<()>,
-    maps: [Map; 7],
+    maps: [Map; 8],
     inner: [Map; 2],
     known: Arc<Known>,
 }
@@ -659,6 +673,10 @@ struct How {
     bytes: usize,
     /// The run is given up when it has slept so often.
     until: u32,
+    /// Whether the run has a deadline, which is far away, and whether its waits count.
+    deadline: Option<bool>,
+    /// Whether its machine code is checked.
+    checked: bool,
 }
 
 /// The end of a run: its result, if it was not given up, how often it has slept, and what is wrong.
@@ -688,8 +706,12 @@ impl Side {
             MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 1).with_inner(inner()),
             MapDef::new("locked", MapType::Array, 4, 16, 1).with_spin_lock(8),
             holding,
+            MapDef::new("numbers", MapType::PerCpuArray, 4, 8, 1),
         ]
         .map(create);
+        let numbers = &maps[NUMBERS as usize];
+        let slots = (0..numbers.host_value_size() as u64 / 8).flat_map(u64::to_ne_bytes).collect::<Vec<u8>>();
+        numbers.update(&[0; 4], &slots, 0).expect("a value for each slot");
         let inner = [0, 1].map(|_| create(inner()));
         let known = Arc::new(Known::default());
         let mut linker = Linker::<()>::new(&engine);
@@ -745,17 +767,29 @@ impl Side {
         oracle::declare_types(types());
         oracle::declare(generated.globals.clone());
         let loader = self.linker.loader::<Raw>().sleepable(true).yields(how.every.is_some()).maps(&maps);
-        let loader = loader.opt_level(how.level);
+        let loader = loader.opt_level(how.level).interruptible(how.deadline.is_some());
         let loader = if how.contained { loader.contained() } else { loader };
+        oracle::ask_for_code();
         let program = loader.insns("random", assemble(&generated.text).expect("a program"));
         oracle::declare(Vec::new());
         oracle::declare_types(Vec::new());
-        let program = program?;
+        let (program, emitted) = (program?, oracle::code());
         let limits = how.every.map_or_else(RunLimits::new, |every| RunLimits::new().yield_every(every));
+        let far = self.engine.deadline_in(Duration::from_secs(3600)).expect("a clock");
+        let limits = match how.deadline {
+            None => limits,
+            Some(true) => limits.deadline(far),
+            Some(false) => limits.deadline(far).without_waits(),
+        };
         let (mut host, mut bytes) = ((), [1; 8]);
         let mut run = Box::pin(program.run_async_with(&mut host, &mut bytes[..how.bytes], &limits));
         let (mut slept, mut result) = (0, None);
         loop {
+            if self.engine.domain().in_guard() {
+                // Nothing can be freed any more.
+                let wrong = Some("a run that waits keeps its guard".to_owned());
+                return Ok(Ended { result: None, slept, wrong });
+            }
             self.change(slept);
             if slept == how.until {
                 break;
@@ -767,20 +801,28 @@ impl Side {
             slept += 1;
         }
         drop(run);
+        let mut wrong = self.wrong();
+        if let Some(code) = emitted.filter(|_| how.checked) {
+            let checked = selected::check(&code.code, &code.regions, &code.objects);
+            wrong = wrong.or(checked.err().map(|unselected| unselected.to_string()));
+        }
         // For the records of the next run.
         let mut ring = RingBuf::new(&self.maps[RING as usize]).expect("a consumer");
         while ring.next_record().is_some() {}
-        Ok(Ended { result, slept, wrong: self.wrong() })
+        Ok(Ended { result, slept, wrong })
     }
 
-    /// Polls the run: elsewhere, on another thread and in another slot, since this thread has the one of before.
+    /// Polls the run, with the fault of the runtime that is planted on this thread. `elsewhere`: on another thread and
+    /// in another slot, since this thread has the one of before.
     fn poll<F: Future + Send>(&self, run: Pin<&mut F>, elsewhere: bool) -> Poll<F::Output>
     where
         F::Output: Send,
     {
+        let fault = Planted::current();
         let poll = move || {
             let slot = self.engine.domain().enter().expect("a slot").slot();
             self.known.slot.store(slot, Ordering::Relaxed);
+            let _planted = Planted::new(fault);
             run.poll(&mut Context::from_waker(Waker::noop()))
         };
         if !elsewhere {
@@ -793,9 +835,11 @@ impl Side {
     /// Describes the futures and runs that a run has left behind, and the wrong slots that it was in.
     fn wrong(&self) -> Option<String> {
         let (futures, runs) = (self.known.live.swap(0, Ordering::Relaxed), self.engine.async_runs());
-        let elsewhere = self.known.elsewhere.swap(0, Ordering::Relaxed);
-        let wrong = format!("{futures} futures and {runs} runs are left, {elsewhere} times in another slot");
-        (futures + runs + elsewhere != 0).then_some(wrong)
+        let (elsewhere, listed) = (self.known.elsewhere.swap(0, Ordering::Relaxed), self.engine.listed_runs());
+        let wrong = format!(
+            "{futures} futures and {runs} runs are left, {listed} are listed, {elsewhere} times in another slot"
+        );
+        (futures + runs + listed + elsewhere != 0).then_some(wrong)
     }
 }
 
@@ -814,11 +858,68 @@ impl How {
     fn interpreted(choices: &mut Choices<'_>) -> How {
         let every = (choices.below(2) == 0).then(|| u64::from(1 + choices.below(3)));
         let bytes = choices.below(4) as usize;
-        How { every, level: OptLevel::Speed, contained: false, bytes, until: u32::MAX }
+        let deadline = choices.pick(&[None, Some(false), Some(true)]);
+        let (level, until) = (OptLevel::Speed, u32::MAX);
+        How { every, level, contained: false, bytes, until, deadline, checked: false }
+    }
+}
+
+/// Keeps a fault of the runtime planted on this thread.
+struct Planted;
+
+#[cfg(feature = "planted")]
+impl Planted {
+    /// Plants it.
+    fn new(fault: Option<bpf_runtime::faults::Fault>) -> Planted {
+        bpf_runtime::faults::plant(fault);
+        Planted
+    }
+
+    /// The fault that is planted on this thread.
+    fn current() -> Option<bpf_runtime::faults::Fault> {
+        bpf_runtime::faults::Fault::ALL.iter().copied().find(|fault| bpf_runtime::faults::is_planted(*fault))
+    }
+}
+
+#[cfg(not(feature = "planted"))]
+impl Planted {
+    fn new(_: Option<()>) -> Planted {
+        Planted
+    }
+
+    fn current() -> Option<()> {
+        None
     }
 }
 
 impl Sleepers {
+    /// Makes a program by these choices, and runs it as machine code, contained or not, with this bug in the runtime,
+    /// to its end or giving it up. Returns whether the run shows the bug. These engines are of no use then.
+    #[cfg(feature = "planted")]
+    pub fn shows_in_runs(&self, fault: bpf_runtime::faults::Fault, choices: &mut Choices<'_>) -> bool {
+        let how = How::interpreted(choices);
+        let generated = generate(Kind::Values, 0, choices);
+        let contained = choices.below(2) == 0;
+        let until = if choices.below(2) == 0 { 1 } else { u32::MAX };
+        bpf_runtime::faults::plant(Some(fault));
+        let ran = self.machine.run(&generated, How { contained, until, ..how });
+        bpf_runtime::faults::plant(None);
+        ran.is_ok_and(|ended| ended.wrong.is_some())
+    }
+
+    /// Makes a program by these choices, and runs it as machine code that was made by this bug of the optimiser.
+    /// Returns whether the run shows the bug.
+    #[cfg(feature = "faults")]
+    pub fn shows_in_code(&self, fault: bpf_jit::faults::Fault, choices: &mut Choices<'_>) -> bool {
+        let how = How::interpreted(choices);
+        let generated = generate(Kind::Values, 0, choices);
+        let contained = choices.below(2) == 0;
+        bpf_jit::faults::plant(Some(fault));
+        let ran = self.machine.run(&generated, How { contained, ..how });
+        bpf_jit::faults::plant(None);
+        ran.is_ok_and(|ended| ended.wrong.is_some())
+    }
+
     /// Makes a program by these choices, and runs it in the interpreter, verified with this bug. Returns whether the
     /// run shows the bug.
     #[cfg(feature = "planted")]
@@ -850,7 +951,8 @@ impl Sleepers {
             (&self.machine, if tiered == OptLevel::Tiered { tiered } else { OptLevel::None }, false),
             (&self.contained, tiered, true),
         ] {
-            let how = How { level, contained, ..how };
+            let checked = contained && Arch::HOST == Some(Arch::X64);
+            let how = How { level, contained, checked, ..how };
             match side.run(&generated, how) {
                 Ok(Ended { result: Some(Ok(r0)), slept: also, wrong: None }) if (r0, also) == (expected, slept) => {}
                 // A pointer leads to different objects on two paths, or the core knows a function not.

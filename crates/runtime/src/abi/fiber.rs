@@ -27,6 +27,7 @@ use crate::abi::stacks::{RunStack, Stacks};
 use crate::abi::watch::{INTERRUPTED, LATE, Watched};
 use crate::context::Parts;
 use crate::error::RunError;
+use crate::faults::planted;
 use bpf_quiesce::{Domain, Memory};
 use crossbeam_utils::CachePadded;
 use std::any::Any;
@@ -198,8 +199,10 @@ impl Fiber {
     /// The run must wait, and the slot be this thread's, by a guard.
     pub(crate) unsafe fn go_on(&mut self, fibers: &Fibers, slot: u32, clock: &Clock, cx: &mut Context<'_>) -> Step {
         fibers.deadlines.go_on(&mut self.due, &self.parked, clock);
-        // SAFETY: the run waits, and the owner of its fiber has exclusive access to it.
-        unsafe { (*self.parked.level.run()).ctx.slot = slot };
+        if !planted!(SlotOfBefore) {
+            // SAFETY: the run waits, and the owner of its fiber has exclusive access to it.
+            unsafe { (*self.parked.level.run()).ctx.slot = slot };
+        }
         // SAFETY: the caller's contract.
         unsafe { self.resume(cx, Resume::Go) }
     }
@@ -263,7 +266,9 @@ impl Fiber {
     /// others. `slot`: this thread's, by a guard.
     pub(crate) fn finish(mut self: Box<Self>, fibers: &Fibers, slot: Option<u32>) -> Option<Waker> {
         // Before the word is 0: see `parked`.
-        fibers.deadlines.end(&self.due, &self.parked);
+        if !planted!(DeadlineListed) {
+            fibers.deadlines.end(&self.due, &self.parked);
+        }
         self.due = Due::NEVER;
         fibers.nests.end(&mut self.around, &self.parked);
         // As in `begin::run_code`: from here on nobody interrupts it.
@@ -389,6 +394,13 @@ impl Fibers {
         if self.count.load(Ordering::Acquire) != 0 && !self.domain.is_forked() {
             self.all().values().map(|parked| &**parked).for_each(look);
         }
+    }
+
+    /// How often runs are in lists of deadlines and of nested runs: each is referred to by its fiber and by the list of
+    /// all runs besides.
+    #[cfg(feature = "oracle")]
+    pub(crate) fn listed(&self) -> usize {
+        self.all().values().map(|parked| Arc::strong_count(parked) - 2).sum()
     }
 
     /// How many runs are on one, about; in a forked child none.

@@ -19,6 +19,7 @@ use crate::call::types::IntTypes;
 use crate::call::{Caller, HostArg, HostFn, HostRet, Shim, guarded, integers, leave, registers};
 use crate::context::int::IntType;
 use crate::error::HelperError;
+use crate::faults::planted;
 use bpf_jit_code::RunCtx;
 use bpf_quiesce::{Foreign, Memory, Reservation};
 use bpf_verifier::{ArgKind, MemArg, Ret};
@@ -459,6 +460,10 @@ where
         return r0.ok_or(Left::Here);
     }
     // The future is dropped in place, since a polled future must not be moved.
+    if planted!(FutureKept) {
+        run.fail(HelperError::new("the run was given up while it waited"));
+        return Err(Left::GivenUp);
+    }
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| *call = Call::Empty)) {
         // SAFETY: the run is on this thread.
         match unsafe { Run::link(run) } {

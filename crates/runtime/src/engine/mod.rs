@@ -209,6 +209,13 @@ impl Engine {
         self.0.runs.fibers.in_use()
     }
 
+    /// For tests: how often runs that wait are in lists of deadlines and of nested runs.
+    #[cfg(feature = "oracle")]
+    #[doc(hidden)]
+    pub fn listed_runs(&self) -> usize {
+        self.0.runs.fibers.listed()
+    }
+
     /// Returns the domain of execution slots and grace periods. It also counts the bytes taken
     /// of [`Config::memory_limit`].
     pub fn domain(&self) -> &Arc<Domain> {

@@ -12,6 +12,7 @@ use crate::abi::link::Waiting;
 use crate::abi::machine_stack::INTERPRETER;
 use crate::context::Parts;
 use crate::error::RunError;
+use crate::faults::planted;
 use crate::program::loaded::Loaded;
 use bpf_quiesce::{Memory, Reservation, RunGuard, drop_payload};
 use std::any::Any;
@@ -184,7 +185,11 @@ impl Loaded {
                 return Ok(Begun::Over(result_of(result, thrown)));
             }
         };
-        drop(guard);
+        if planted!(GuardKept) {
+            core::mem::forget(guard);
+        } else {
+            drop(guard);
+        }
         drop(nested);
         let mut run = Asleep { fiber: Some(fiber), deadline: None, call, program, _charge: charge };
         Ok(match run.park(cx) {
@@ -202,7 +207,7 @@ impl Loaded {
     /// A run is over. Where no lock is to be waited for, its fiber is lost. Returns the waker of its last poller.
     /// `slot`: this thread's, by a guard.
     fn end(&self, fiber: Box<Fiber>, slot: Option<u32>) -> Option<Waker> {
-        if self.is_barred() {
+        if self.is_barred() || planted!(FiberLost) {
             core::mem::forget(fiber);
             return None;
         }

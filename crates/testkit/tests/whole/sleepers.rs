@@ -47,3 +47,29 @@ fn planted_faults_in_sleeping_are_shown() {
         println!("{fault:?}: {shown:?}");
     }
 }
+
+/// Programs of the generator show each fault in runs that wait.
+#[cfg(feature = "planted")]
+#[test]
+fn planted_faults_in_runs_that_wait_are_shown() {
+    use bpf_runtime::faults::Fault;
+    for &fault in Fault::ALL {
+        // A thread that keeps a guard is of no use afterwards, and neither are the engines.
+        let shown = std::thread::spawn(move || {
+            let sleepers = std::mem::ManuallyDrop::new(Sleepers::default());
+            (0..200).find(|&seed| sleepers.shows_in_runs(fault, &mut Choices::from_seed(seed)))
+        });
+        let shown = shown.join().expect("no panic");
+        assert!(shown.is_some(), "{fault:?} is not shown");
+        println!("{fault:?}: {shown:?}");
+    }
+}
+
+/// A value of the slot that a run has left is not forwarded over the sleep.
+#[cfg(feature = "faults")]
+#[test]
+fn a_fault_in_forwarding_is_shown_by_programs_that_sleep() {
+    let (sleepers, fault) = (Sleepers::default(), bpf_jit::faults::Fault::CallsForgetNothing);
+    let shown = (0..200).find(|&seed| sleepers.shows_in_code(fault, &mut Choices::from_seed(seed)));
+    assert!(shown.is_some(), "{fault:?} is not shown");
+}
