@@ -36,7 +36,7 @@ pub struct Uncontained {
 pub enum Escape {
     /// An access through a pointer whose object is not known.
     #[error(
-        "the object that {0} points to is not the same one on every path, or is none that a contained program may use"
+        "the object that {0} points to is not the same one on every path, may have been freed while the run slept, or is none that a contained program may use"
     )]
     Pointer(Reg),
     /// A write to read-only memory.
@@ -378,7 +378,9 @@ pub fn contain(program: &Program, env: &Env<'_>, facts: &mut Facts) -> Result<()
 fn functions(program: &Program, env: &Env<'_>, facts: &Facts) -> Vec<Function> {
     let mut functions = vec![Function::default(); program.subprogs().len()];
     let mut calls = Vec::new();
-    for (slot, insn) in (0..).zip(program.insns()) {
+    // Reaching dead code ends the run, so the calls in it are never made.
+    let reached = (0..).zip(program.insns()).filter(|(slot, _)| !facts.insn(InsnIdx(*slot)).dead);
+    for (slot, insn) in reached {
         let caller = program.subprog_of(InsnIdx(slot));
         let proto = match *insn {
             Insn::Call(Callee::Subprog(off)) => {
@@ -870,8 +872,13 @@ impl Analysis<'_> {
     fn function(&mut self, slot: u32, proto: &HelperProto, state: &mut State) -> Result<([Passed; 5], Val), Escape> {
         let unknown = || Escape::Function(proto.name.to_string());
         match proto.effect {
-            // Whether the run may sleep here is not asked: it holds no lock, what it may not access after a sleep is
-            // forgotten at each, and a record is given back by those functions that look for it in the run's list.
+            // A program that may sleep is never entered by one that may not, or the other way round: such a run would
+            // wait without keeping the other program.
+            Effect::Sleeps if !self.env.sleepable => return Err(unknown()),
+            Effect::TailCall if self.env.sleepable => return Err(unknown()),
+            // Whether a sleepable program may sleep just here is not asked: it holds no lock, what it may not access
+            // after a sleep is forgotten at each, and a record is given back by those functions that look for it in
+            // the run's list.
             Effect::None | Effect::UnderLock | Effect::Enter(_) | Effect::Leave(_) | Effect::Sleeps => {}
             Effect::MovesPacket => self.out.moves = true,
             Effect::TailCall => return self.tail_call(slot, state),

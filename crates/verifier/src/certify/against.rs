@@ -7,7 +7,7 @@
 use std::hash::{Hash, Hasher};
 
 use bpf_isa::{Callee, Imm64, Insn, Program};
-use bpf_verifier_core::{ContextLayout, Env, HelperProto, KnownMap};
+use bpf_verifier_core::{ContextLayout, Effect, Env, HelperProto, KnownMap};
 
 /// A part of a proof's inputs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,7 +23,7 @@ pub enum Part {
     /// The contents of those of these maps that are frozen.
     Constants,
     /// Settings of the engine and the loader: bytes of a frame, whether the program returns something, whether it
-    /// yields.
+    /// yields, and whether it is sleepable if its proof depends on that.
     Settings,
 }
 
@@ -61,7 +61,14 @@ impl Against {
                 Part::Functions => functions(program, env, &mut hasher),
                 Part::Maps => each_map(program, env, |index, map| known_map(index, map, &mut hasher)),
                 Part::Constants => each_map(program, env, |_, map| map.frozen.hash(&mut hasher)),
-                Part::Settings => (env.frame_bytes, env.void, env.sleepable && env.yields).hash(&mut hasher),
+                Part::Settings => {
+                    let sleeping = match (env.sleepable, env.yields) {
+                        (false, _) => 0u8,
+                        (true, true) => 1,
+                        (true, false) => 2 * u8::from(depends_on_sleep(program, env)),
+                    };
+                    (env.frame_bytes, env.void, sleeping).hash(&mut hasher);
+                }
             }
             hasher.folded()
         }))
@@ -85,17 +92,27 @@ fn context(layout: &ContextLayout, hasher: &mut Fnv) {
     }
 }
 
+/// The prototypes of the functions that instructions call, in their order.
+fn called<'a>(program: &'a Program, env: &'a Env<'_>) -> impl Iterator<Item = &'a HelperProto> {
+    program.insns().iter().filter_map(|insn| match *insn {
+        Insn::Call(Callee::Helper(id)) => env.helpers.get(id),
+        Insn::Call(Callee::Host(index)) => usize::try_from(index).ok().and_then(|i| env.host_functions.get(i)),
+        _other => None,
+    })
+}
+
+/// Whether a proof of the program is another one if the program is sleepable: sections are counted then, and tail calls
+/// are refused.
+fn depends_on_sleep(program: &Program, env: &Env<'_>) -> bool {
+    called(program, env).any(|proto| match proto.effect {
+        Effect::Enter(_) | Effect::Leave(_) | Effect::TailCall | Effect::Sleeps => true,
+        Effect::None | Effect::UnderLock | Effect::MovesPacket | Effect::Lock(_) | Effect::Unlock(_) => false,
+    })
+}
+
 fn functions(program: &Program, env: &Env<'_>, hasher: &mut Fnv) {
-    for insn in program.insns() {
-        let proto = match *insn {
-            Insn::Call(Callee::Helper(id)) => env.helpers.get(id),
-            Insn::Call(Callee::Host(index)) => usize::try_from(index).ok().and_then(|i| env.host_functions.get(i)),
-            _other => continue,
-        };
-        let prototype = |HelperProto { id: _, name, args, ret, effect, disjoint }: &HelperProto| {
-            (name, args, ret, effect, disjoint).hash(hasher);
-        };
-        proto.into_iter().for_each(prototype);
+    for HelperProto { id: _, name, args, ret, effect, disjoint } in called(program, env) {
+        (name, args, ret, effect, disjoint).hash(hasher);
     }
 }
 

@@ -241,6 +241,14 @@ fn a_contained_program_uses_nothing_that_was_freed_whatever_is_believed() {
         assert_eq!(contain(&safe), Ok(()), "{name}");
         assert!(matches!(contain(&twin), Err(bpf_verifier::Escape::Pointer(_))), "{name}: {:?}", contain(&twin));
     }
+    // Only a sleepable program sleeps, and no sleepable program makes tail calls.
+    let tail_call = "r2 = map[fd:4]\nr3 = 0\ncall 12\n";
+    for (text, sleepable, allowed) in [(SLEEP, true, true), (SLEEP, false, false), (tail_call, true, false)] {
+        let text = [if sleepable { SLEEPABLE } else { "" }, text, OUT].concat();
+        let contained = contain(&text);
+        let refused = matches!(contained, Err(bpf_verifier::Escape::Function(_)));
+        assert_eq!((contained.is_ok(), refused), (allowed, !allowed), "{text}: {contained:?}");
+    }
     // Buffers of constant lengths, at constant places, that meet in no byte.
     for (length, allowed) in [(8, true), (9, false)] {
         let text = format!("{BUFFERS}r1 = r10\nr1 += -16\nr2 = {length}\nr3 = r10\nr3 += -8\nr4 = 8\ncall 1001\n{OUT}");
@@ -254,6 +262,37 @@ fn a_contained_program_uses_nothing_that_was_freed_whatever_is_believed() {
     let either = ["call 7\nif r0 > 5 goto other\n", array, "goto on\nother:\n", SLOT, "on:\n"].concat();
     assert_eq!(contain(&[SLEEPABLE, &either, READ, SLEEP, OUT].concat()), Ok(()));
     assert!(contain(&[SLEEPABLE, &either, SLEEP, READ, OUT].concat()).is_err());
+}
+
+/// A call that only dead code makes ends no pointer, and the refusal of a pointer says that a sleep may have ended it.
+#[test]
+fn calls_in_dead_code_do_not_make_a_function_sleep() {
+    let calls = |argument: u32| {
+        let fetch = "\nfetch:\nif r1 == 0 goto over\n";
+        let call = format!("r1 = {argument}\ncall fetch\n");
+        [SLEEPABLE, ELEMENT, &call, READ, OUT, fetch, SLEEP, "over:\nr0 = 0\nexit"].concat()
+    };
+    let never = calls(0);
+    let mut facts = common::verify(&never).unwrap_or_else(|e| panic!("{e}")).facts().clone();
+    common::with_env(&never, |env| bpf_verifier::contain(&common::program(&never), env, &mut facts).expect("no sleep"));
+    let refused = contain(&calls(1)).unwrap_err().to_string();
+    assert!(refused.contains("may have been freed while the run slept"), "{refused}");
+}
+
+/// The settings of a proof differ by `sleepable` only where the proof depends on it.
+#[test]
+fn the_digest_of_settings_names_a_difference_in_sleeping() {
+    use bpf_verifier::ProofPart;
+    let against = |text: &str, how: &str| {
+        let text = format!("{how}{text}");
+        common::with_env(&text, |env| bpf_verifier::certify::Against::of(&common::program(&text), env))
+    };
+    let sections = ["call bpf_rcu_read_lock\n", ROUNDS, AGAIN, "call bpf_rcu_read_unlock\n", OUT].concat();
+    let plain = [ROUNDS, AGAIN, OUT].concat();
+    for (text, how, differs) in [(&sections, SLEEPABLE, true), (&plain, SLEEPABLE, false), (&plain, YIELDS, true)] {
+        let part = against(text, "").difference(&against(text, how));
+        assert_eq!(part, differs.then_some(ProofPart::Settings), "{how}{text}");
+    }
 }
 
 #[cfg(feature = "faults")]
