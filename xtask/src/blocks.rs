@@ -24,7 +24,8 @@ const REASONS: &str = "crates/verifier/src/error.rs";
 const README: &str = "README.md";
 
 /// Blocks of other languages: page, language, and the test that reads the page and runs them.
-const READ: [(&str, &str, &str); 2] = [
+const READ: [(&str, &str, &str); 3] = [
+    ("docs/book/how-to/languages.md", "cpp", "fn plug_ins_in_other_languages_pass("),
     ("docs/book/how-to/outside.md", "toml", "fn the_documented_cases_pass("),
     ("docs/book/reference/formats.md", "json", "fn the_documented_json_is_read("),
 ];

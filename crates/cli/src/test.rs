@@ -25,7 +25,7 @@ use toml::Spanned;
 /// Run the cases of test files. Exit status 1 if one fails.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The test files.
+    /// The test files, in TOML; or in JSON, with a case on each line (*.jsonl).
     #[arg(required = true, value_name = "TESTS.toml")]
     files: Vec<PathBuf>,
     /// The host, as its service described it; in place of the one that the test files name.
@@ -145,10 +145,56 @@ fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
+/// The test file of this text, and the text in TOML in which its places are.
+fn parse(path: &Path, text: String) -> Result<(File, String)> {
+    let toml = |text: &str| toml::from_str::<File>(text).map_err(|error| anyhow!("{}", error.to_string().trim_end()));
+    if path.extension().is_none_or(|extension| extension != "jsonl") {
+        return Ok((toml(&text)?, text));
+    }
+    // The first line has the file's own keys, and each other line is a case. In TOML a case keeps its line.
+    let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let object = |(at, line): (usize, &str)| -> Result<serde_json::Map<String, serde_json::Value>> {
+        serde_json::from_str(line).with_context(|| format!("line {}", at + 1))
+    };
+    let head = object(lines.next().context("the first line has `object` and `host`")?)?;
+    ensure!(!head.contains_key("case"), "line 1: a case has a line of its own");
+    let head: Vec<_> = head.iter().map(|(key, value)| format!("{} = {}\n", quoted(key), inline(value))).collect();
+    let head = head.concat();
+    // For its message, which would have another line in the whole text.
+    toml(&head).context("line 1")?;
+    let mut cases = vec![String::new(); text.lines().count() + 1];
+    for (at, line) in lines {
+        cases[at] = format!("{},", inline(&object((at, line))?.into()));
+    }
+    cases[0].insert_str(0, "case = [");
+    let text = format!("{}]\n{head}", cases.join("\n"));
+    Ok((toml(&text)?, text))
+}
+
+/// A value of JSON in TOML, on one line. There is no null in TOML: the parser says so, with the line.
+fn inline(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::Null => "null".to_owned(),
+        serde_json::Value::Bool(value) => value.to_string(),
+        serde_json::Value::Number(value) => value.to_string(),
+        serde_json::Value::String(text) => quoted(text),
+        serde_json::Value::Array(values) => format!("[{}]", values.iter().map(inline).collect::<Vec<_>>().join(", ")),
+        serde_json::Value::Object(table) => {
+            let each = table.iter().map(|(key, value)| format!("{} = {}", quoted(key), inline(value)));
+            format!("{{{}}}", each.collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+/// A string of JSON is one of TOML, but for one character that only TOML forbids.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+}
+
 /// Runs the cases of one file.
 fn test_file(path: &Path, named: Option<&HostInterface>, args: &Args, covered: &mut Covered) -> Result<Vec<Outcome>> {
     let text = input::read_text(path)?;
-    let file: File = toml::from_str(&text).map_err(|error| anyhow!("{}", error.to_string().trim_end()))?;
+    let (file, text) = parse(path, text)?;
     let beside = |name: &Path| path.parent().unwrap_or(Path::new("")).join(name);
     let own = match (named, &file.host) {
         (Some(_), _) => None,

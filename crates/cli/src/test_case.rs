@@ -9,7 +9,7 @@ use crate::{fill, host, input, maps};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bpf_runtime::{
     Caller, Engine, HelperError, Instance, Linker, MapSet, Object, Program, RunError,
-    describe::{FieldKind, FunctionInterface, HostContext, HostContextBuff, HostInterface, ResultKind},
+    describe::{FieldKind, FunctionInterface, HostContext, HostContextBuff, HostInterface, ParamKind, ResultKind},
     host::{HostValue, IntType},
 };
 use serde::Deserialize;
@@ -34,7 +34,8 @@ pub(crate) struct Case {
     /// Entries of maps before the first run.
     #[serde(default)]
     pub(crate) maps: Entries,
-    /// Results of functions of the host, in the order of the calls; the last one is repeated.
+    /// Results of functions of the host, in the order of the calls; the last one is repeated. Or a script: tables with
+    /// the expected arguments (`args`) and the result (`result`, `error`) of one call each.
     #[serde(default)]
     pub(crate) functions: BTreeMap<String, Vec<Value>>,
     /// The time that clocks return, in nanoseconds.
@@ -94,8 +95,8 @@ enum Argument {
 /// State that the functions of the host share with the case.
 #[derive(Default)]
 pub(crate) struct Mocks {
-    /// Results of the functions, by name; the last one of each is repeated.
-    results: BTreeMap<String, Vec<Mocked>>,
+    /// Results of the functions, by name; the last one of each is repeated if it expects no arguments.
+    results: BTreeMap<String, Vec<Scripted>>,
     /// The calls of the run, in order, and the bytes of their arguments together.
     calls: Vec<(String, Vec<Argument>)>,
     bytes: usize,
@@ -113,15 +114,55 @@ impl Mocks {
         let mut results = BTreeMap::new();
         for function in &test.host.functions {
             let given = case.functions.get(&function.name).map_or(&[][..], Vec::as_slice);
-            let given = given.iter().map(|value| result(function, value));
+            let given = given.iter().map(|value| scripted(function, value));
             let given = given.collect::<Result<Vec<_>>>().with_context(|| format!("results of `{}`", function.name))?;
             results.insert(function.name.clone(), given);
         }
         for (name, number) in numbers {
-            results.insert(name.clone(), vec![Mocked::Returns(*number)]);
+            results.insert(name.clone(), vec![Scripted::any(Mocked::Returns(*number))]);
         }
         *self = Mocks { results, time: case.time, random: case.random.clone(), ..Mocks::default() };
         Ok(())
+    }
+
+    /// The result of the next call of a function, with these arguments, and what it writes to each.
+    fn call(&mut self, name: &str, args: &[Argument]) -> Result<(u64, Writes), HelperError> {
+        let called = self.called.entry(name.to_owned()).or_insert(0);
+        let at = *called;
+        *called += 1;
+        let results = self.results.get(name).map_or(&[][..], Vec::as_slice);
+        let Some(Scripted { args: expected, effect, writes }) = results.get(at).or(results.last()) else {
+            return Ok((0, Writes::new()));
+        };
+        if let Some(expected) = expected {
+            let shown = |args: &[Argument]| shown_call(&(name.to_owned(), args.to_vec()));
+            let number = at + 1;
+            if at >= results.len() {
+                let text = format!("call {number}, {}, where the script has {} calls", shown(args), results.len());
+                return Err(HelperError::new(text));
+            }
+            if expected != args {
+                return Err(HelperError::new(format!("call {number} is {}, not {}", shown(args), shown(expected))));
+            }
+        }
+        match effect {
+            Mocked::Returns(value) => Ok((*value, writes.clone())),
+            Mocked::Fails(error) => Err(HelperError::new(error.clone())),
+        }
+    }
+
+    /// The calls that a script expects, and that no run has made.
+    fn missing(&self) -> Vec<String> {
+        let missing = |(name, results): (&String, &Vec<Scripted>)| {
+            let called = self.called.get(name).copied().unwrap_or(0);
+            let next = results.get(called)?.args.as_ref()?;
+            let number = called + 1;
+            Some(format!(
+                "call {number} of the script of `{name}` is missing: {}",
+                shown_call(&(name.clone(), next.clone()))
+            ))
+        };
+        self.results.iter().filter_map(missing).collect()
     }
 
     /// The calls of the run as text.
@@ -197,6 +238,7 @@ impl Test<'_> {
         if let Some(coverage) = program.coverage() {
             covered.add(&coverage);
         }
+        failures.extend(lock(&mocks).missing());
         self.check_maps(&instance, &rings, &mut failures)?;
         Ok(failures)
     }
@@ -210,24 +252,26 @@ impl Test<'_> {
         }
         let mut linker = host::linker(self.engine, self.host, |function| {
             let (mocks, name) = (Arc::clone(mocks), function.name.clone());
-            move |_: &mut Caller<'_, NoHost>, args: &[HostValue<'_>]| -> Result<u64, HelperError> {
+            move |_: &mut Caller<'_, NoHost>, values: &[HostValue<'_>]| -> Result<u64, HelperError> {
                 let mut mocks = lock(&mocks);
-                mocks.bytes = mocks.bytes.saturating_add(args.iter().map(argument_bytes).sum());
+                mocks.bytes = mocks.bytes.saturating_add(values.iter().map(argument_bytes).sum());
                 if mocks.calls.len() == MAX_CALLS || mocks.bytes > MAX_BYTES {
                     let more =
                         format!("more than {MAX_CALLS} calls of the host's functions, or {MAX_BYTES} bytes in them");
                     return Err(HelperError::new(format!("a run of a test makes {more}")));
                 }
-                mocks.calls.push((name.clone(), args.iter().map(argument).collect()));
-                let called = mocks.called.entry(name.clone()).or_insert(0);
-                let at = *called;
-                *called += 1;
-                let results = mocks.results.get(&name).map_or(&[][..], Vec::as_slice);
-                match results.get(at).or(results.last()).cloned() {
-                    Some(Mocked::Returns(value)) => Ok(value),
-                    Some(Mocked::Fails(error)) => Err(HelperError::new(error)),
-                    None => Ok(0),
+                let args: Vec<Argument> = values.iter().map(argument).collect();
+                mocks.calls.push((name.clone(), args.clone()));
+                let (result, writes) = mocks.call(&name, &args)?;
+                for (value, bytes) in values.iter().zip(&writes) {
+                    if let (HostValue::BytesMut(memory), Some(bytes)) = (value, bytes)
+                        && !memory.write_at(0, bytes)
+                    {
+                        let room = format!("`{name}` writes {} bytes to {}", bytes.len(), memory.len());
+                        return Err(HelperError::new(room));
+                    }
                 }
+                Ok(result)
             }
         })?;
         let own: BTreeSet<u32> = self.host.functions.iter().filter_map(|function| function.id).collect();
@@ -310,28 +354,7 @@ impl Test<'_> {
         };
         let function = self.host.functions.iter().find(|function| function.name == *name);
         let function = function.with_context(|| format!("the host has no function `{name}`"))?;
-        let params = &function.params;
-        ensure!(
-            args.len() == params.len(),
-            "`{name}` has {} parameters (a byte slice is one); the expected call has {}",
-            params.len(),
-            args.len()
-        );
-        let args = args.iter().zip(params).map(|(value, param)| match (value, param) {
-            (Value::Integer(value), bpf_runtime::describe::ParamKind::Int(int)) => {
-                Ok(Argument::Int(number(*value, *int)?))
-            }
-            (
-                Value::Boolean(false),
-                bpf_runtime::describe::ParamKind::Bytes { .. } | bpf_runtime::describe::ParamKind::Struct { .. },
-            ) => Ok(Argument::Null),
-            (_, bpf_runtime::describe::ParamKind::Bytes { .. } | bpf_runtime::describe::ParamKind::Struct { .. }) => {
-                Ok(Argument::Bytes(plain_bytes(value)?))
-            }
-            (_, bpf_runtime::describe::ParamKind::Int(_)) => Err(anyhow!("{value} is no number")),
-        });
-        let args = args.collect::<Result<Vec<_>>>().with_context(|| format!("an argument of `{name}`"))?;
-        Ok((name.clone(), args))
+        Ok((name.clone(), expected_args(function, args)?))
     }
 
     fn check_maps(&self, instance: &Instance<NoHost>, rings: &maps::Rings, failures: &mut Vec<String>) -> Result<()> {
@@ -388,6 +411,79 @@ pub(crate) fn poll(
         Poll::Ready(result) => Ok(result),
         Poll::Pending => bail!("the program waits, and nothing here wakes it"),
     }
+}
+
+/// Expected arguments, by the types of the function.
+fn expected_args(function: &FunctionInterface, args: &[Value]) -> Result<Vec<Argument>> {
+    let (name, params) = (&function.name, &function.params);
+    ensure!(
+        args.len() == params.len(),
+        "`{name}` has {} parameters (a byte slice is one); the expected call has {}",
+        params.len(),
+        args.len()
+    );
+    let args = args.iter().zip(params).map(|(value, param)| match (value, param) {
+        (Value::Integer(value), ParamKind::Int(int)) => Ok(Argument::Int(number(*value, *int)?)),
+        (Value::Boolean(false), ParamKind::Bytes { .. } | ParamKind::Struct { .. }) => Ok(Argument::Null),
+        (_, ParamKind::Bytes { .. } | ParamKind::Struct { .. }) => Ok(Argument::Bytes(plain_bytes(value)?)),
+        (_, ParamKind::Int(_)) => Err(anyhow!("{value} is no number")),
+    });
+    args.collect::<Result<Vec<_>>>().with_context(|| format!("an argument of `{name}`"))
+}
+
+/// One call of a mocked function.
+#[derive(Clone)]
+struct Scripted {
+    /// The arguments that it must have; any without.
+    args: Option<Vec<Argument>>,
+    effect: Mocked,
+    writes: Writes,
+}
+
+/// The bytes that a call writes to each of its arguments.
+type Writes = Vec<Option<Vec<u8>>>;
+
+impl Scripted {
+    fn any(effect: Mocked) -> Scripted {
+        Scripted { args: None, effect, writes: Writes::new() }
+    }
+}
+
+/// A call of a script: a result, or a table with the expected arguments and the result.
+fn scripted(function: &FunctionInterface, value: &Value) -> Result<Scripted> {
+    let Value::Table(table) = value else { return result(function, value).map(Scripted::any) };
+    let (mut args, mut effect, mut writes) = (None, None, Writes::new());
+    for (key, value) in table {
+        match (key.as_str(), value) {
+            ("args", Value::Array(values)) => args = Some(expected_args(function, values)?),
+            ("writes", Value::Array(values)) => writes = written(function, values)?,
+            ("writes", _) => bail!("`writes` is an array with bytes or `false` for each parameter, not {value}"),
+            ("args", _) => bail!("`args` is an array of arguments, not {value}"),
+            ("result", Value::Integer(_) | Value::Boolean(_)) if effect.is_none() => {
+                effect = Some(result(function, value)?);
+            }
+            ("error", Value::String(error)) if effect.is_none() => effect = Some(Mocked::Fails(error.clone())),
+            ("result" | "error", _) => bail!("a call has one `result`, a number, or one `error`, a text; not {value}"),
+            _ => bail!("`{key}` is nothing that a call has: args, result, error, writes"),
+        }
+    }
+    Ok(Scripted { args, effect: effect.unwrap_or(Mocked::Returns(0)), writes })
+}
+
+/// The bytes that a call writes to its arguments, by the types of the function.
+fn written(function: &FunctionInterface, values: &[Value]) -> Result<Writes> {
+    let params = &function.params;
+    ensure!(values.len() == params.len(), "`writes` has {} elements, for {} parameters", values.len(), params.len());
+    let one = |(value, param): (&Value, &ParamKind)| match (value, param) {
+        (Value::Boolean(false), _) => Ok(None),
+        (_, ParamKind::Bytes { writable: true, .. } | ParamKind::Struct { writable: true, .. }) => {
+            plain_bytes(value).map(Some)
+        }
+        (_, ParamKind::Int(_) | ParamKind::Bytes { .. } | ParamKind::Struct { .. }) => {
+            Err(anyhow!("the function does not write this parameter: `false`, not {value}"))
+        }
+    };
+    values.iter().zip(params).map(one).collect()
 }
 
 /// The effect of one call of a mocked function.

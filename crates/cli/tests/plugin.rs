@@ -361,6 +361,77 @@ run = [{ error = "anything" }]
     assert!(xml.contains(r#"tests="1" failures="1""#) && xml.contains(r#"name="verdict &amp; fields""#), "{xml}");
 }
 
+/// Mocks with a script: expected arguments and a result for each call, and bytes that a call writes.
+#[test]
+fn calls_follow_their_script() {
+    let folder = Folder::new("script");
+    let path = folder.file(
+        "limit_test.jsonl",
+        r#"{ "object": "limit.o", "host": "limit_host.json", "program": "home" }
+
+{ "name": "as written", "functions": { "say": [{ "args": ["a home page"] }] }, "run": [{ "verdict": 0 }] }
+{ "name": "other words", "functions": { "say": [{ "args": ["a \n house\u007f\u0001"], "error": "full" }] }, "run": [{}] }
+{ "name": "too many", "functions": { "say": [{ "args": ["a home page"] }] }, "run": [{}, {}] }
+{ "name": "too few", "functions": { "say": [{}, { "args": ["a home page"] }] }, "run": [{}] }
+{ "name": "a failure", "functions": { "say": [{ "error": "full" }] }, "run": [{ "error": "full" }] }
+"#,
+    );
+    let text = prints(1, &["test", &path]);
+    for part in [
+        "pass  as written  ",
+        "limit_test.jsonl:3, 1 runs",
+        "line 4: run 1: host function failed",
+        "call 1 is say(\"a home page\"), not say(",
+        "line 5: run 2: host function failed",
+        "call 2, say(\"a home page\"), where the script has 1 calls",
+        "call 2 of the script of `say` is missing: say(\"a home page\")",
+        "2 passed, 3 failed",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // Bytes that a call writes.
+    std::fs::copy(root().join("crates/cli/tests/objects/fills.o"), folder.0.join("fills.o")).unwrap();
+    let mut host: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(folder.path("limit_host.json")).unwrap()).unwrap();
+    host["functions"] = serde_json::json!([{
+        "name": "fill", "id": null, "result": { "int": "u32" },
+        "params": [{ "bytes": { "writable": true, "null": false, "shared": false } }],
+    }]);
+    folder.file("fills_host.json", &host.to_string());
+    let path = folder.file(
+        "fills_test.toml",
+        r#"object = "fills.o"
+host = "fills_host.json"
+[[case]]
+name = "bytes are written"
+functions.fill = [{ args = [[0, 0, 0, 0]], result = 100, writes = [[1, 2]] }, { writes = ["12345"] }]
+run = [{ verdict = 103 }, { error = "`fill` writes 5 bytes to 4" }]
+"#,
+    );
+    assert!(prints(0, &["test", &path]).ends_with("1 passed, 0 failed\n"));
+    let head = "{\"object\": \"limit.o\", \"host\": \"limit_host.json\", \"program\": \"home\"}\n";
+    let case =
+        |say: &str| format!("{head}\n{{\"name\": \"a\", \"functions\": {{\"say\": [{say}]}}, \"run\": [{{}}]}}\n");
+    for (text, parts) in [
+        (String::new(), &["the first line has `object`"][..]),
+        ("{\"objet\": 1}".to_owned(), &["line 1", "unknown field `objet`"]),
+        (format!("{head}{{\"name\": 7}}"), &["line 2", "invalid type: integer"]),
+        (format!("{head}\n{{\"name\": null}}"), &["line 3"]),
+        (format!("{head}{{"), &["line 2"]),
+        (case("{\"args\": [7]}"), &["line 3", "an argument of `say`"]),
+        (case("{\"args\": []}"), &["line 3", "`say` has 1 parameters"]),
+        (case("{\"args\": 7}"), &["line 3", "`args` is an array"]),
+        (case("{\"result\": 7}"), &["line 3", "returns no number"]),
+        (case("{\"error\": 7}"), &["line 3", "one `error`, a text"]),
+        (case("{\"arg\": []}"), &["line 3", "`arg` is nothing that a call has"]),
+        (case("{\"writes\": [\"x\"]}"), &["line 3", "does not write this parameter"]),
+        (case("{\"writes\": []}"), &["line 3", "`writes` has 0 elements, for 1 parameters"]),
+    ] {
+        let message = fails(&["test", &folder.file("wrong.jsonl", &text)]);
+        assert!(parts.iter().all(|part| message.contains(part)), "{text}{parts:?}: {message}");
+    }
+}
+
 /// Clocks and random numbers are the case's, and each case begins anew.
 #[test]
 fn time_and_random_numbers_are_the_cases() {
@@ -577,6 +648,29 @@ fn a_new_project_is_verified_tested_covered_and_fuzzed() {
     assert!(tested.contains("2 passed, 0 failed") && tested.contains("guard.c"), "{tested}");
     let fuzzed = prints(0, &["test", &tests, "--fuzz", "60", "--fuzz-inputs", "300"]);
     assert!(fuzzed.contains("3 passed, 0 failed"), "{fuzzed}");
+}
+
+/// The example in C++ and in Zig, with the cases of the example in C.
+#[test]
+fn plug_ins_in_other_languages_pass() {
+    let folder = Folder::new("languages");
+    let objects = root().join("crates/cli/tests/objects");
+    let templates = root().join("crates/cli/templates");
+    std::fs::copy(templates.join("host.json"), folder.0.join("host.json")).unwrap();
+    let cases = std::fs::read_to_string(templates.join("plugin_test.toml")).unwrap().replace("@NAME@", "guard");
+    for (language, map) in [("cpp", "seen"), ("zig", "\"guard.seen\"")] {
+        let object = format!("guard_{language}.o");
+        std::fs::copy(objects.join(&object), folder.0.join(&object)).unwrap();
+        let cases = cases.replace("@OBJECT@", &object).replace("maps.seen", &format!("maps.{map}"));
+        let path = folder.file(&format!("{language}_test.toml"), &cases);
+        let text = prints(0, &["test", &path, "--coverage"]);
+        assert!(text.contains("2 passed, 0 failed") && text.contains(&format!("guard.{language}")), "{text}");
+    }
+    let page = std::fs::read_to_string(root().join("docs/book/how-to/languages.md")).unwrap();
+    let source = std::fs::read_to_string(objects.join("guard_cpp/guard.cpp")).unwrap();
+    let (_, block) = page.split_once("```cpp\n").unwrap();
+    let (block, _) = block.split_once("```").unwrap();
+    assert!(block.lines().all(|line| source.contains(line)), "{block}");
 }
 
 /// A project as a stranger develops it: made, tested; refused, with the messages that its README has; mended.
