@@ -4,7 +4,7 @@
 use bpf_isa::Program;
 use bpf_verifier::{ContextLayout, Env, Helpers, Reason, Verifier};
 
-use crate::common::{accepted, refused};
+use crate::common::{self, accepted, refused};
 
 /// A loop over a buffer: r3 is the index, r7 the kept index, which `none` initialises; `round` runs with the loaded
 /// byte in r0, and `end` after the loop.
@@ -124,4 +124,46 @@ fn limits_that_are_met_where_a_guess_begins_accept_nothing() {
     for states in 1..200 {
         refused(&|env| env.limits.states = states);
     }
+}
+
+/// A loop that is entered at two depths of calls; in its rounds but the first, r7 points into its own frame. What was
+/// learnt at one depth names a frame that does not exist at the other.
+const AT_TWO_DEPTHS: &str = "r6 = 0
+    l0: call g
+    call f
+    r6 += 1
+    if r6 < 1000000 goto l0
+    r0 = 0
+    exit
+    g: call f
+    r0 = 0
+    exit
+    f: r1 = 0
+    *(u64 *)(r10 - 8) = r1
+    *(u64 *)(r10 - 16) = r1
+    *(u64 *)(r10 - 24) = r1
+    r7 = 0
+    r6 = 0
+    head: if r7 == 0 goto skip
+    r8 = r7
+    r8 += 512
+    r9 = 0
+    inner: r0 = *(u64 *)(r8 - 512)
+    r0 = *(u64 *)(r8 - 512)
+    r8 += 8
+    r9 += 1
+    if r9 < 3 goto inner
+    skip: r7 = r10
+    r7 += -24
+    r6 += 1
+    if r6 < 1000000 goto head
+    r0 = 0
+    exit";
+
+#[test]
+fn a_loop_at_two_depths_of_calls_is_decided_at_each() {
+    // Whether the limits suffice is not the point: the verdict is one.
+    let _ = common::verify(AT_TWO_DEPTHS);
+    common::accepted(&AT_TWO_DEPTHS.replace("l0: call g", "l0: call f"));
+    common::refused(&AT_TWO_DEPTHS.replace("r9 < 3", "r9 < 4"));
 }

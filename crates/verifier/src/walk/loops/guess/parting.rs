@@ -10,7 +10,7 @@
 use super::place::{Place, places_of_both, value};
 use crate::scalar::Scalar;
 use crate::state::State;
-use crate::value::{Ty, Value};
+use crate::value::{Origin, Ty, Value};
 
 /// The most places by which rounds are partitioned.
 const MAX_PARTED: usize = 4;
@@ -81,6 +81,16 @@ pub(super) fn parted_between(a: &State, b: &State) -> Vec<Parted> {
 }
 
 impl Parting {
+    /// The partition for another use of the loop, in which frames and owners are others.
+    pub(super) fn reusable(&self) -> Parting {
+        let lasts = |some: &Value| {
+            let frame = matches!(some.ty, Ty::Stack { .. } | Ty::Mem { from: Origin::Lent { .. }, .. });
+            !frame && some.owner == 0
+        };
+        let place = |p: &Parted| Parted { some: p.some.filter(lasts), ..*p };
+        Parting { places: self.places.iter().map(place).collect(), ..self.clone() }
+    }
+
     /// Notes that a round ended with these places. Returns whether anything is new, and the new places.
     pub(super) fn see(&mut self, found: &[Parted]) -> (bool, Vec<Place>) {
         let (mut new, mut places) = (false, Vec::new());

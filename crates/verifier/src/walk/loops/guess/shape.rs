@@ -81,9 +81,10 @@ pub(in crate::walk::loops) struct Shape {
 }
 
 impl Shape {
-    /// The part of the shape that another use of the loop can start from.
+    /// The part of the shape that another use of the loop can start from, which may be at another depth of calls: no
+    /// names, and nothing that a frame or an owner of this use identifies.
     pub(in crate::walk::loops) fn reusable(&self) -> Shape {
-        Shape { names: Vec::new(), related: None, begun: false, ..self.clone() }
+        Shape { names: Vec::new(), related: None, begun: false, parting: self.parting.reusable(), ..self.clone() }
     }
 
     /// Notes that the value of the place at the head is compared with about this number.
