@@ -886,6 +886,10 @@ fn honest_mistakes_with_serialised_modules_are_found() {
     assert_eq!(elsewhere(|config| config.hardening.landing_pads = true), Err(DeserializeError::Config));
     assert_eq!(elsewhere(|config| config.max_slots = 7), Err(DeserializeError::Config));
     assert_eq!(elsewhere(|config| config.metrics = true), Err(DeserializeError::Config));
+    // An engine's promise for every program.
+    assert_eq!(elsewhere(|config| config.contained = true), Err(DeserializeError::Config));
+    assert_eq!(elsewhere(|config| config.interruptible = true), Err(DeserializeError::Config));
+    assert_eq!(elsewhere(|config| config.budget = Some(9)), Err(DeserializeError::Config));
     // SAFETY: the bytes are refused, because they were made for another context.
     let context = unsafe { Module::<bpf_runtime::net::Xdp, ()>::deserialize(&linker, &bytes) }.map(drop);
     assert_eq!(context, Err(DeserializeError::Context));
