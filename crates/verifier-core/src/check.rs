@@ -17,6 +17,7 @@ use bpf_isa::{InsnIdx, Program};
 
 use crate::contract::Env;
 use crate::domain::Form;
+use crate::faults::planted;
 use crate::guide::{Advice, Guide, Kept, Point};
 use crate::notes::Notes;
 use crate::refusal::{Refusal, Res, Why};
@@ -265,6 +266,7 @@ impl<'a> Checker<'a> {
         };
         let mut other = self.copy(state)?;
         match (state.known.learn(form.clone()), other.known.learn(negative)) {
+            (true, true) if planted!(SplitDropsCase) => {}
             (true, true) => self.push(self.pc, other)?,
             (true, false) => {}
             (false, true) => *state = other,

@@ -88,6 +88,9 @@ impl Checker<'_> {
         // The state begins with the names of the kept point that the segment started at, so that point's rank is a rank
         // over the state as it is.
         let Some(from) = self.origin().map(|kept| &kept.rank) else { return Ok(()) };
+        if planted!(RanksUncompared) {
+            return Ok(());
+        }
         for (before, after) in from.iter().zip(&to.rank) {
             self.spend(1)?;
             let Some(less) = after.substitute(renaming).and_then(|after| before.plus(&after, -1)) else {
@@ -110,11 +113,11 @@ fn frame_covers(state: &State, claim: &Frame, frame: &Frame, renaming: &[Form]) 
         return Err(Why::NotCovered("the chain of calls is another"));
     }
     for (claim, value) in claim.regs.iter().zip(&frame.regs) {
-        if !value_covers(claim, &state.resolved(value.clone()), renaming) {
+        if !planted!(RegistersUncompared) && !value_covers(claim, &state.resolved(value.clone()), renaming) {
             return Err(Why::NotCovered("a register holds something else"));
         }
     }
-    if stack_covers(state, &claim.stack, &frame.stack, renaming) {
+    if planted!(StackUncompared) || stack_covers(state, &claim.stack, &frame.stack, renaming) {
         Ok(())
     } else {
         Err(Why::NotCovered("the stack holds something else"))

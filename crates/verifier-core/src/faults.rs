@@ -42,6 +42,26 @@ mod with {
         StartOutlastsSleep,
         /// A call of a function that sleeps leaves the held objects of a contained program.
         CalleeNeverSleeps,
+        /// A kept point covers states whose registers hold other values.
+        RegistersUncompared,
+        /// A kept point covers states whose stack slots hold other values.
+        StackUncompared,
+        /// A way from one kept point to the next need not decrease the rank.
+        RanksUncompared,
+        /// Only one case of a split is walked.
+        SplitDropsCase,
+        /// Only one side of a branch is walked where both can be taken.
+        BranchDropsSide,
+        /// The least value of a name that follows from a row is one too large.
+        BoundTooTight,
+        /// The order that a comparison shows is strict where it need not be.
+        OrderIsStrict,
+        /// An access need only begin within its object.
+        SizeUncounted,
+        /// A store at a variable place of the stack leaves the values of the slots there.
+        StoreKeepsSlots,
+        /// A number is less than its quotient says by one.
+        QuotientTooSmall,
     }
 }
 

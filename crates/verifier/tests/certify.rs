@@ -5,6 +5,9 @@
 
 #[path = "verify/common/mod.rs"]
 mod common;
+#[cfg(feature = "faults")]
+#[path = "certify/faults.rs"]
+mod faults;
 #[path = "verify/loop_programs.rs"]
 mod loop_programs;
 #[allow(dead_code, reason = "another binary uses the rest")]

@@ -21,6 +21,7 @@ use bpf_isa::{AluOp, Width};
 
 use super::form::{Form, Name};
 use super::scalar::Scalar;
+use crate::faults::planted;
 
 /// The fact about one name: the set of its word, and whether the integer is the word's signed or unsigned value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -281,7 +282,7 @@ impl Knowledge {
             }
             if *a > 0 {
                 // n >= -rest / a, rounded up.
-                min = min.max(floor(rest, *a).saturating_neg());
+                min = min.max(floor(rest, *a).saturating_neg() + i128::from(planted!(BoundTooTight)));
             } else {
                 let Some(times) = a.checked_neg() else { continue };
                 max = max.min(floor(rest, times));

@@ -5,6 +5,7 @@
 //! its bytes.
 
 use super::value::Value;
+use crate::faults::planted;
 
 /// The state of one byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -177,7 +178,9 @@ impl Stack {
     /// Notes that numbers may have been written to some of these bytes: slots lose their values, and unwritten bytes
     /// become [`Byte::Maybe`].
     pub(crate) fn write_within(&mut self, depth: u32, size: u32) {
-        self.drop_cells(depth, size);
+        if !planted!(StoreKeepsSlots) {
+            self.drop_cells(depth, size);
+        }
         let (from, to) = (depth.saturating_sub(size) as usize, depth as usize);
         let fresh = self.bytes.get_mut(from..to).into_iter().flatten().filter(|byte| **byte == Byte::Fresh);
         fresh.for_each(|byte| *byte = Byte::Maybe);

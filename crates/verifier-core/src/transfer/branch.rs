@@ -8,6 +8,7 @@ use bpf_isa::{Cond, Reg, Src, Width};
 use super::number::bits;
 use crate::check::{Checker, Flow};
 use crate::domain::{Form, Scalar};
+use crate::faults::planted;
 use crate::refusal::{Res, Why};
 use crate::state::{Base, Pointer, State, Value};
 
@@ -33,7 +34,7 @@ fn order(cond: Cond, a: &Form, b: &Form) -> Vec<Form> {
     let rows = match cond {
         Cond::Eq => vec![above(a, b, 0), above(b, a, 0)],
         Cond::Gt | Cond::SGt => vec![above(a, b, 1)],
-        Cond::Ge | Cond::SGe => vec![above(a, b, 0)],
+        Cond::Ge | Cond::SGe => vec![above(a, b, i128::from(planted!(OrderIsStrict)))],
         Cond::Lt | Cond::SLt => vec![above(b, a, 1)],
         Cond::Le | Cond::SLe => vec![above(b, a, 0)],
         Cond::Ne | Cond::Set => Vec::new(),
@@ -69,6 +70,7 @@ impl Checker<'_> {
             (Value::Unset, _) | (_, Value::Unset) => return Err(Why::Unset(dst)),
         };
         match (yes, no) {
+            (true, true) if planted!(BranchDropsSide) => Ok(Flow::Next),
             (true, true) => {
                 self.push(target, taken)?;
                 Ok(Flow::Next)

@@ -8,6 +8,7 @@ use bpf_isa::{AtomicOp, Reg, Size, Src, Width};
 use crate::check::{Checker, Flow};
 use crate::contract::{Access, FieldKind, KnownMap};
 use crate::domain::{Form, Scalar};
+use crate::faults::planted;
 use crate::notes::Kind;
 use crate::refusal::{Res, Why};
 use crate::state::{Base, Loaded, Pointer, State, Value};
@@ -117,7 +118,9 @@ impl Checker<'_> {
     /// Proves `start <= at` and `at + size <= end`.
     fn within(&mut self, state: &State, at: &Form, start: i128, end: &Form, size: &Form, why: Why) -> Res<()> {
         let behind = start.checked_neg().and_then(|by| at.shifted(by));
-        let before = end.plus(at, -1).and_then(|left| left.plus(size, -1));
+        let before = end
+            .plus(at, -1)
+            .and_then(|left| if planted!(SizeUncounted) { left.shifted(-1) } else { left.plus(size, -1) });
         for claim in [behind, before] {
             match claim {
                 Some(claim) if self.proves(state, &claim)? => {}

@@ -9,6 +9,7 @@ use bpf_isa::{AluOp, ByteOrder, Width};
 
 use crate::check::Checker;
 use crate::domain::{Definition, Form, Known, Name, Scalar};
+use crate::faults::planted;
 use crate::refusal::{Res, Why};
 use crate::state::State;
 
@@ -286,7 +287,8 @@ impl Checker<'_> {
         let q = Form::name(self.fresh(state, word, false)?);
         let left = whole.plus(&q, -by);
         self.define(state, left.clone())?;
-        self.define(state, left.and_then(|left| left.times(-1)?.shifted(by - 1)))?;
+        let most = by - 1 - i128::from(planted!(QuotientTooSmall));
+        self.define(state, left.and_then(|left| left.times(-1)?.shifted(most)))?;
         state.known.define(definition, q.clone());
         Ok(q)
     }
