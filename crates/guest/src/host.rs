@@ -64,6 +64,8 @@ macro_rules! host_functions {
     };
     (@call $name:ident [] [$(($ty:ty, $value:expr))*] $(-> $ret:ty)?) => {{
         mod linked {
+            #[allow(unused_imports, reason = "types of the arguments may come from there")]
+            use super::*;
             unsafe extern "C" {
                 pub(super) fn $name($(_: $ty),*) $(-> $ret)?;
             }
