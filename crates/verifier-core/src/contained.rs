@@ -249,6 +249,11 @@ impl State {
         self.forget(|val| matches!(val, Val::Ptr(target, _) if !target.outlasts_sleep()));
     }
 
+    /// Forgets, where a record may have been given back, the pointers to records.
+    fn give_back(&mut self) {
+        self.forget(|val| matches!(val, Val::Ptr(Target::Held { class: Class::Record, .. }, _)));
+    }
+
     /// Forgets the values for which `which` holds.
     fn forget(&mut self, which: impl Fn(Val) -> bool) {
         for val in self.regs[..10].iter_mut().chain(&mut self.slots).filter(|val| which(**val)) {
@@ -279,6 +284,9 @@ struct Function {
     homes: u128,
     /// Whether a run may sleep in it, or in a function that it calls.
     sleeps: bool,
+    /// Whether a record may be given back in it, or in a function that it calls: any, its caller's, too, since nothing
+    /// is known of values that the caller passes.
+    gives_back: bool,
 }
 
 /// Memory that a call gets.
@@ -374,7 +382,8 @@ pub fn contain(program: &Program, env: &Env<'_>, facts: &mut Facts) -> Result<()
     Ok(())
 }
 
-/// Makes a summary of each function, without its arguments, that says whether a run may sleep in it.
+/// Makes a summary of each function, without its arguments, that says whether a run may sleep in it, or give a
+/// record back.
 fn functions(program: &Program, env: &Env<'_>, facts: &Facts) -> Vec<Function> {
     let mut functions = vec![Function::default(); program.subprogs().len()];
     let mut calls = Vec::new();
@@ -394,11 +403,13 @@ fn functions(program: &Program, env: &Env<'_>, facts: &Facts) -> Vec<Function> {
         };
         let sleeps = proto.is_some_and(|proto| proto.effect == Effect::Sleeps) || facts.may_yield(InsnIdx(slot));
         functions[caller.index()].sleeps |= sleeps;
+        functions[caller.index()].gives_back |= proto.is_some_and(|proto| proto.args.contains(&ArgKind::Record));
     }
     // A chain of calls has at most so many functions.
     for _ in 0..bpf_isa::MAX_CALL_DEPTH {
         for (caller, callee) in &calls {
             functions[caller.index()].sleeps |= functions[callee.index()].sleeps;
+            functions[caller.index()].gives_back |= functions[callee.index()].gives_back;
         }
     }
     functions
@@ -792,7 +803,11 @@ impl Analysis<'_> {
                 let callee = InsnIdx(slot).jump(off).and_then(|at| self.program.subprog_starting_at(at));
                 let callee = callee.unwrap_or(SubprogId(0));
                 let sleeps = self.functions[callee.index()].sleeps && !planted!(CalleeNeverSleeps);
-                (self.subprogram(callee, state), Val::Unknown, sleeps)
+                let passed = self.subprogram(callee, state);
+                if self.functions[callee.index()].gives_back {
+                    state.give_back();
+                }
+                (passed, Val::Unknown, sleeps)
             }
             Callee::Helper(id) => {
                 let env = self.env;
@@ -1012,7 +1027,7 @@ impl Analysis<'_> {
             return Err(unknown());
         }
         if records {
-            state.forget(|val| matches!(val, Val::Ptr(Target::Held { class: Class::Record, .. }, _)));
+            state.give_back();
         }
         let held = |bytes, writable, class| Val::Ptr(Target::Held { bytes, writable, class }, Some(0));
         let result = match proto.ret {

@@ -264,6 +264,17 @@ fn a_contained_program_uses_nothing_that_was_freed_whatever_is_believed() {
     assert!(contain(&[SLEEPABLE, &either, SLEEP, READ, OUT].concat()).is_err());
 }
 
+/// A function that may give a record back, or one that it calls, leaves its caller no record, whatever was proven.
+#[test]
+fn a_record_is_not_accessed_behind_a_call_that_may_give_it_back() {
+    let passed = "r1 = r6\ncall outer\n";
+    let functions = |last: &str| format!("\nouter:\ncall inner\nr0 = 0\nexit\ninner:\n{last}\nr0 = 0\nexit");
+    let text = |last| [RECORD, passed, READ, SUBMIT, OUT, &functions(last)].concat();
+    assert_eq!(contain(&text("r1 = 0")), Ok(()));
+    let refused = contain(&text("r2 = 0\ncall 132"));
+    assert!(matches!(refused, Err(bpf_verifier::Escape::Pointer(_))), "{refused:?}");
+}
+
 /// A call that only dead code makes ends no pointer, and the refusal of a pointer says that a sleep may have ended it.
 #[test]
 fn calls_in_dead_code_do_not_make_a_function_sleep() {
