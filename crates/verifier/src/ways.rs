@@ -340,8 +340,8 @@ impl<'a> Ways<'a> {
         Ok(self)
     }
 
-    /// Whether a search for a certificate follows. A hybrid program keeps its run-time checks: the rank of a certificate
-    /// may end a loop after 2^64 rounds, and a budget ends it sooner.
+    /// Whether a search for a certificate follows. A hybrid program keeps its run-time checks: the rank of a
+    /// certificate may end a loop after 2^64 rounds, and a budget ends it sooner.
     fn may_certify(&self, refused: &Reason) -> bool {
         let checked = self.env.hybrid && refused.may_be_checked();
         self.loops && !self.env.exhaustive && !checked && refused.may_be_certified()

@@ -689,6 +689,32 @@ fn loops_that_the_walks_refuse_are_accepted_by_a_certificate() {
     });
 }
 
+/// Loops in a loop, none of which ends, at whose heads each of some truth values is a measure that no path increases:
+/// there are as many choices of measures as there are values to the power of the heads.
+#[test]
+fn a_search_among_very_many_ranks_ends() {
+    let count = 8;
+    let mut text = String::from(";raw\nr0 = 0\nif r2 < 64 goto out\n");
+    for i in 0..count {
+        text += &format!("r3 = *(u8 *)(r1 + {i})\nr3 &= 1\n*(u64 *)(r10 - {}) = r3\n", 8 * (i + 1));
+    }
+    text += "outer:\nr9 = *(u64 *)(r1 + 32)\n";
+    for j in 0..count {
+        text += &format!("h{j}:\nr9 = *(u64 *)(r1 + 40)\nif r9 == {} goto h{j}\n", 7 + j);
+    }
+    text += "if r9 != 1 goto outer\nout:\nr0 = 0\nexit";
+    common::with_env(&text, |env| drop(Verifier::new().verify(common::program(&text), env).expect_err("no end")));
+}
+
+/// Bounds of products come near the ends of the numbers that the search computes with.
+#[test]
+fn a_search_with_bounds_of_any_size_does_not_overflow() {
+    let text = ";raw\nr0 = 0\nif r2 < 24 goto out\nr6 = *(u64 *)(r1 + 0)\nr7 = *(u64 *)(r1 + 8)\n\
+                r8 = 0x7fffffffffffffff ll\nr6 *= r8\nr6 += r7\nr3 = 0\nif r6 s> 5 goto next\nr3 = 1\nnext:\n\
+                r9 = *(u64 *)(r1 + 16)\nloop:\nr9 += 3\nif r9 != 1 goto loop\nout:\nr0 = 0\nexit";
+    common::with_env(text, |env| drop(Verifier::new().verify(common::program(text), env)));
+}
+
 #[test]
 fn facts_agree_with_those_of_the_verifier_and_replaying_gives_them_again() {
     let mut certified = 0;

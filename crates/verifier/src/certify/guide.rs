@@ -90,7 +90,7 @@ impl<'m> Search<'m> {
 
     /// Finds ranks for the noted paths.
     pub(super) fn end_ranks(&mut self) {
-        self.ranks.find(&self.points.all);
+        self.ranks.find(&self.points.all, self.meter);
     }
 
     fn at_point(&mut self, point: &Point<'_>, live: RegSet) -> Advice {
@@ -149,12 +149,13 @@ impl<'m> Search<'m> {
             let Value::Number(form) = point.state.reg(reg) else { return None };
             let form = form.residue(bits);
             let (min, max) = known.bounds(&form)?;
-            let (first, last) = ((min - least).div_euclid(modulus), (max - least).div_euclid(modulus));
-            if form.terms().len() < 2 && bits == 64 || last != first + 1 {
+            let period = |at: i128| Some(at.checked_sub(least)?.div_euclid(modulus));
+            let (first, last) = (period(min)?, period(max)?);
+            if form.terms().len() < 2 && bits == 64 || first.checked_add(1) != Some(last) {
                 return None;
             }
             // The start of the later period.
-            let later = form.shifted((least + last.checked_mul(modulus)?).checked_neg()?)?;
+            let later = form.shifted(last.checked_mul(modulus)?.checked_add(least)?.checked_neg()?)?;
             let earlier = later.times(-1)?.shifted(-1)?;
             (!multipliers::holds(known, &later) && !multipliers::holds(known, &earlier)).then_some(later)
         })

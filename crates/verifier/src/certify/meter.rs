@@ -73,6 +73,15 @@ impl Meter {
         self.goes_on()
     }
 
+    /// Accounts for work between the steps, and looks at the clock. `false` if the search is over.
+    pub(super) fn work(&self, amount: u64) -> bool {
+        fuel::charge(amount);
+        if self.within.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            self.late.set(true);
+        }
+        self.goes_on()
+    }
+
     /// Whether no limit is reached.
     pub(super) fn goes_on(&self) -> bool {
         let within = self.steps.get() <= self.within.steps && self.held.get() <= self.within.memory;

@@ -795,8 +795,9 @@ fn nearest(known: &Knowledge, form: Form, name: &Known) -> Form {
     let (least, _) = Known { word: Scalar::UNKNOWN, signed: name.signed }.bounds();
     let moved = || {
         let (min, max) = known.bounds(&form)?;
-        let (first, last) = ((min - least).div_euclid(1 << 64), (max - least).div_euclid(1 << 64));
-        if first == last { form.shifted(-first.checked_mul(1 << 64)?) } else { None }
+        let period = |at: i128| Some(at.checked_sub(least)?.div_euclid(1 << 64));
+        let (first, last) = (period(min)?, period(max)?);
+        if first == last { form.shifted(first.checked_mul(1 << 64)?.checked_neg()?) } else { None }
     };
     moved().unwrap_or(form)
 }

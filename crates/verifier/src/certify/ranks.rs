@@ -11,13 +11,24 @@ use std::collections::{BTreeMap, HashMap};
 
 use bpf_verifier_core::{Form, Knowledge, Known, State};
 
+use super::meter::Meter;
 use super::multipliers;
 use super::points::{PointState, bytes_of};
+use crate::fuel;
 
 /// The most edges: paths from one point to the next.
 const MAX_EDGES: usize = 1024;
-/// The most pairs of measures that are compared in one component.
+/// The most points of a component, and the most measures in a rank: both are depths of recursion.
+const MAX_COMPONENT: usize = 256;
+const MAX_RANK: usize = 32;
+/// The most pairs of measures that are compared in one component, and in all.
 const BUDGET: usize = 6000;
+const ALL_PAIRS: usize = 8 * BUDGET;
+/// The most times that a measure is tried for a point, and that the decrease along an edge is asked, which is known for
+/// most pairs: the choice of a measure for each point goes back where no constants fit, so there are as many choices as
+/// there are measures to the power of the points.
+const TRIES: usize = 100_000;
+const QUESTIONS: usize = 2_000_000;
 /// The most measures of a point.
 const MAX_MEASURES: usize = 64;
 
@@ -56,12 +67,21 @@ impl Ranks {
     }
 
     /// Finds ranks. If there are none, the check of the certificate fails.
-    pub(super) fn find(&mut self, points: &[PointState]) {
+    pub(super) fn find(&mut self, points: &[PointState], meter: &Meter) {
         self.ranks = vec![Vec::new(); points.len()];
         let measures = points.iter().map(measures).collect();
-        let mut search =
-            Search { edges: &self.edges, measures, ranks: &mut self.ranks, known: HashMap::new(), budget: 0 };
-        search.order(&(0..points.len()).collect::<Vec<_>>(), &(0..self.edges.len()).collect::<Vec<_>>());
+        let mut search = Search {
+            edges: &self.edges,
+            measures,
+            ranks: &mut self.ranks,
+            known: HashMap::new(),
+            meter,
+            budget: 0,
+            pairs: ALL_PAIRS,
+            tries: TRIES,
+            questions: QUESTIONS,
+        };
+        search.order(&(0..points.len()).collect::<Vec<_>>(), &(0..self.edges.len()).collect::<Vec<_>>(), 0);
     }
 }
 
@@ -92,12 +112,22 @@ struct Search<'a> {
     ranks: &'a mut Vec<Vec<Form>>,
     /// By edge and the measures of both ends: the least decrease, `None` if it may increase.
     known: HashMap<(usize, usize, usize), Option<i128>>,
+    meter: &'a Meter,
+    /// What is left of [`BUDGET`], [`ALL_PAIRS`], [`TRIES`] and [`QUESTIONS`].
     budget: usize,
+    pairs: usize,
+    tries: usize,
+    questions: usize,
 }
 
 impl Search<'_> {
-    /// Ranks the points by these edges.
-    fn order(&mut self, points: &[usize], edges: &[usize]) {
+    /// Whether the search for ranks may go on.
+    fn goes_on(&self) -> bool {
+        self.budget > 0 && self.pairs > 0 && self.tries > 0 && self.questions > 0 && self.meter.goes_on()
+    }
+
+    /// Ranks the points by these edges, at this place of the rank.
+    fn order(&mut self, points: &[usize], edges: &[usize], place: usize) {
         let components = components(points, edges.iter().map(|e| (self.edges[*e].from, self.edges[*e].to)));
         // Edges lead from later components to earlier ones.
         for (i, component) in (0i128..).zip(&components) {
@@ -106,22 +136,26 @@ impl Search<'_> {
         for component in components {
             let inside = |e: &usize| component.contains(&self.edges[*e].from) && component.contains(&self.edges[*e].to);
             let inside: Vec<usize> = edges.iter().copied().filter(inside).collect();
-            if inside.is_empty() {
+            if inside.is_empty() || component.len() > MAX_COMPONENT || place >= MAX_RANK {
                 continue;
             }
             self.budget = BUDGET;
             let mut chosen = BTreeMap::new();
             let Some(left) = self.choose(&component, &inside, &mut chosen) else { continue };
-            self.order(&component, &left);
+            self.order(&component, &left, place + 1);
         }
     }
 
     /// The least decrease along an edge, from one measure to another.
     fn decrease(&mut self, e: usize, from: usize, to: usize) -> Option<i128> {
+        self.questions = self.questions.saturating_sub(1);
         if let Some(known) = self.known.get(&(e, from, to)) {
             return *known;
         }
-        self.budget = self.budget.saturating_sub(1);
+        (self.budget, self.pairs) = (self.budget.saturating_sub(1), self.pairs.saturating_sub(1));
+        if !self.meter.work(fuel::VALUE) {
+            return None;
+        }
         let edge = &self.edges[e];
         let after = self.measures[edge.to][to].substitute(&edge.renaming);
         let less = after.and_then(|after| self.measures[edge.from][from].plus(&after, -1));
@@ -143,7 +177,8 @@ impl Search<'_> {
         edges: &[usize],
         chosen: &mut BTreeMap<usize, usize>,
     ) -> Option<Vec<usize>> {
-        if self.budget == 0 {
+        self.tries = self.tries.saturating_sub(1);
+        if !self.meter.work(fuel::VALUE * edges.len() as u64) || !self.goes_on() {
             return None;
         }
         // A point that an edge connects with a point that has a measure.
@@ -215,8 +250,9 @@ impl Search<'_> {
             return None;
         }
         let least = constants.values().copied().min()?;
+        let stays = |from: i128, by: i128, to: i128| from.saturating_add(by) <= to;
         let left: Vec<usize> =
-            steps.iter().filter(|(_, from, to, by)| constants[from] + by - constants[to] < 1).map(|s| s.0).collect();
+            steps.iter().filter(|(_, from, to, by)| stays(constants[from], *by, constants[to])).map(|s| s.0).collect();
         if left.len() == edges.len() {
             return None;
         }
