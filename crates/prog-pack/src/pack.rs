@@ -288,11 +288,11 @@ fn map_aligned(len: usize, guards: bool, map: impl FnOnce(*mut u8) -> Result<(),
     let reserved = memory::reserve(None, size)?.addr();
     let rw = if align == 0 { reserved + guard } else { (reserved + guard).next_multiple_of(align) };
     if let Err(error) = map(ptr(rw)) {
-        // A mapping over others that fails may have left a hole, in which another thread may have mapped something since:
-        // only what is still reserved is given back.
+        // A mapping over others that fails may have left a hole, in which another thread may have mapped memory since.
+        // So only the parts that are still reserved are given back.
         for (at, len) in [(reserved, rw - reserved), (rw + len, reserved + size - rw - len)] {
             if len > 0 {
-                // SAFETY: reserved above, outside of the range that was to be mapped, and its address was not given out.
+                // SAFETY: reserved above, outside of the range that was to be mapped, and not given out.
                 let _ = unsafe { memory::unmap(ptr(at), len) };
             }
         }

@@ -11,6 +11,7 @@
 //! Limits of one run alone ([`crate::RunLimits`]) are a constant parameter of an inlined function, so runs without
 //! limits pay nothing for them, and runs with limits pay for a few stores.
 
+use crate::abi::critical;
 use crate::abi::entry;
 use crate::abi::level::Level;
 use crate::abi::limits::{Limits, Terms};
@@ -232,6 +233,26 @@ fn arguments(parts: Parts) -> [u64; 5] {
 pub(crate) unsafe fn call(entry: Entry, run: *mut Run, parts: Parts, roots: &dyn Roots) -> Result<u64, RunError> {
     // SAFETY: the caller's contract.
     unsafe { call_with(entry, arguments(parts), run, roots) }
+}
+
+/// Runs emitted code as [`call`] does, on a stack of its run's own, where this thread is in a section.
+///
+/// # Safety
+/// As for [`call`].
+pub(crate) unsafe fn call_asleep(
+    entry: Entry,
+    run: *mut Run,
+    parts: Parts,
+    roots: &dyn Roots,
+) -> Result<u64, RunError> {
+    critical::outside();
+    // SAFETY: as in `call_with`.
+    let r0 = unsafe { entry::enter(entry.code, entry.callee, arguments(parts), run.cast()) };
+    // A stop may have come from either side of a section. The thread may be another one.
+    critical::inside();
+    // SAFETY: nobody else uses the run now, except for the atomic flag.
+    let run = unsafe { &mut *run };
+    if run.ctx.stop_code == 0 { Ok(r0) } else { Err(run.stop_reason_in(roots)) }
 }
 
 /// Calls a function of a program as a part of `run`, with arguments of its own.

@@ -1,15 +1,21 @@
 //! Refuses to begin or poll a sleepable run in a signal handler that interrupted the same work.
 //!
 //! Problem: sleepable runs take locks and allocate. A signal handler that interrupts its thread there and uses such a
-//! run would wait for its own thread, or find the allocator in the middle of a call. Approach: a thread that has such
-//! a lock ([`Lock`]), or allocates for such a run, is in a [`Critical`] section. Before a run is begun, polled or
-//! dropped, the library asks whether it has interrupted a section ([`interrupted`]).
+//! run would wait for its own thread, or find the allocator in the middle of a call. Approach: to begin, to poll or to
+//! drop such a run is a [`Critical`] section as a whole, which is left around everything that is not this library's:
+//! wakers ([`Critical::leave`]), and emitted code with all that it calls ([`outside`]). Host functions that wait are
+//! called by emitted code, so a section begins in their shims ([`inside`]) and is left around closures and futures. The
+//! library asks whether it has interrupted a section ([`interrupted`]) before it begins or polls a run, which it
+//! refuses, and before it drops one, which it forgets.
 //!
-//! Limits: interruptions do not ask, and what a run allocates when it ends by an error or is dropped is in no section:
-//! a host must neither interrupt nor drop runs in a handler.
+//! Limits: interruptions do not ask, so a host must not interrupt runs in a handler. The interpreter allocates outside
+//! of sections.
 //!
-//! Invariant: no code of a host is called in a section. So one who asks in no section may wait for each of the locks:
-//! other threads have them, or nobody.
+//! Invariants:
+//! * No code of a host is called in a section. So one who asks in no section may wait for each of the locks: other
+//!   threads have them, or nobody.
+//! * A thread is in exactly one section where it switches to or from the stack of a run. So code on such a stack, which
+//!   may go to another thread, sets the number of sections and does not change it.
 
 use crate::abi::sync::{Mutex, MutexGuard, Ordering, compiler_fence};
 use std::cell::Cell;
@@ -24,6 +30,7 @@ thread_local! {
 
 /// Returns whether this thread is in a section: in code of this crate that does not ask, so the caller is a signal
 /// handler.
+#[inline]
 pub(crate) fn interrupted() -> bool {
     SECTIONS.get() != 0
 }
@@ -39,6 +46,58 @@ impl Critical {
         SECTIONS.set(SECTIONS.get() + 1);
         compiler_fence(Ordering::SeqCst);
         Critical(PhantomData)
+    }
+
+    /// Leaves the thread's sections, if it is in any, while the result lives: around code of a host.
+    #[inline]
+    pub(crate) fn leave() -> Left {
+        compiler_fence(Ordering::SeqCst);
+        Left(SECTIONS.replace(0), PhantomData)
+    }
+}
+
+/// The sections that a thread has left, until this is dropped.
+#[must_use]
+pub(crate) struct Left(u32, PhantomData<*const ()>);
+
+impl Drop for Left {
+    #[inline]
+    fn drop(&mut self) {
+        SECTIONS.set(self.0);
+        compiler_fence(Ordering::SeqCst);
+    }
+}
+
+/// Begins a section of the thread that is on a run's stack, unless it is in one. Not inlined: a function that lives
+/// across a wait refers to no thread.
+#[inline(never)]
+pub(crate) fn inside() {
+    SECTIONS.set(1);
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// Leaves the section of the thread that is on a run's stack, before emitted code goes on.
+#[inline(never)]
+pub(crate) fn outside() {
+    compiler_fence(Ordering::SeqCst);
+    SECTIONS.set(0);
+}
+
+/// Returns the content of a box, whose memory is freed in a section.
+pub(crate) fn unboxed<T>(value: Box<T>) -> T {
+    let _critical = Critical::enter();
+    // Freed before the section ends, as a parameter would not be.
+    let value = value;
+    *value
+}
+
+/// Drops its content in a section, so the content must have no code of a host.
+pub(crate) struct DropsInside<T>(pub(crate) Option<T>);
+
+impl<T> Drop for DropsInside<T> {
+    fn drop(&mut self) {
+        let _critical = Critical::enter();
+        self.0 = None;
     }
 }
 

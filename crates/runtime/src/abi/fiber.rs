@@ -292,7 +292,7 @@ impl Fiber {
 pub(crate) struct Fibers {
     domain: Arc<Domain>,
     stacks: Arc<Stacks>,
-    /// Upper bound on the number of fibers.
+    /// Upper bound on the number of runs, and so on that of fibers but for the spare ones.
     most: usize,
     /// Number of fibers, including idle ones.
     count: AtomicUsize,
@@ -409,8 +409,12 @@ impl Fibers {
             return 0;
         }
         // Relaxed: a statistic.
-        let spare = self.spare.iter().filter(|spare| !spare.load(Ordering::Relaxed).is_null()).count();
-        self.count.load(Ordering::Relaxed).saturating_sub(self.idle().fibers.len() + spare)
+        self.count.load(Ordering::Relaxed).saturating_sub(self.idle().fibers.len() + self.spares())
+    }
+
+    /// How many slots have a spare fiber. Threads that begin runs meanwhile may change it by one each.
+    fn spares(&self) -> usize {
+        self.spare.iter().filter(|spare| !spare.load(Ordering::Relaxed).is_null()).count()
     }
 
     /// The spare fiber of a slot.
@@ -421,6 +425,12 @@ impl Fibers {
     /// A fiber that no run is on. `slot`: this thread's, by a guard.
     pub(crate) fn take(&self, slot: u32) -> Result<Box<Fiber>, Box<RunError>> {
         let _critical = Critical::enter();
+        let refused = || Box::new(RunError::TooManyAsleep { limit: self.most });
+        // There are more fibers than runs, since slots have spare ones. Relaxed: a thread that begins a run meanwhile
+        // may not be seen.
+        if self.count.load(Ordering::Relaxed) > self.most && self.in_use() >= self.most {
+            return Err(refused());
+        }
         if let Some(spare) = self.spare(slot) {
             // Relaxed: the slot's thread has stored it, or one that had the slot before; handlers are refused in this
             // section.
@@ -435,11 +445,13 @@ impl Fibers {
             return Ok(idle);
         }
         // Release: see `each`.
-        let taken = self
-            .count
-            .fetch_update(Ordering::Release, Ordering::Relaxed, |count| (count < self.most).then_some(count + 1));
-        if taken.is_err() {
-            return Err(Box::new(RunError::TooManyAsleep { limit: self.most }));
+        let more = |most: usize| {
+            let less = |count: usize| (count < most).then_some(count + 1);
+            self.count.fetch_update(Ordering::Release, Ordering::Relaxed, less)
+        };
+        // The limit is one of runs: the spare fibers of other slots have none, and are nobody else's.
+        if more(self.most).is_err() && more(self.most.saturating_add(self.spares())).is_err() {
+            return Err(refused());
         }
         let fiber = match self.stacks.take() {
             Ok(stack) => Fiber::new(stack),

@@ -1,5 +1,6 @@
 //! Messages between a run on a stack of its own and its poller ([`crate::abi::fiber`]).
 
+use crate::abi::critical::{self, Critical};
 use bpf_quiesce::Memory;
 use std::any::Any;
 use std::cell::Cell;
@@ -97,7 +98,7 @@ impl Link {
         unsafe { call.poll(cx) }
     }
 
-    /// Leaves the thread until the call is ready.
+    /// Leaves the thread until the call is ready. The thread must be in a section, as the next one is.
     ///
     /// # Safety
     /// This thread must be on the run's stack, at a call of emitted code or of the interpreter; the call must stay
@@ -114,14 +115,20 @@ impl Link {
     /// This thread must be on the run's stack, at a call of emitted code or of the interpreter.
     #[inline(never)]
     pub(crate) unsafe fn give_way(&self) -> Resume {
+        critical::inside();
         // SAFETY: the caller's contract.
-        unsafe { self.back.wait(None) }
+        let with = unsafe { self.back.wait(None) };
+        if with == Resume::Go {
+            critical::outside();
+        }
+        with
     }
 
     /// Keeps the payload of a panic for the poller. The first payload stays.
     pub(crate) fn throw(&self, panic: Box<dyn Any + Send>) {
         match self.panic.take() {
             Some(first) => {
+                let _left = Critical::leave();
                 bpf_quiesce::drop_payload(panic);
                 self.panic.set(Some(first));
             }

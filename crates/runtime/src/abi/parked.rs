@@ -96,13 +96,15 @@ impl Parked {
         if !known {
             // `clone` is code of others, and runs without the lock, like `drop`. A waker that is taken meanwhile is the
             // one before, and its mark is seen below.
-            let new = waker.clone();
+            let new = {
+                let _left = Critical::leave();
+                waker.clone()
+            };
             if is_forked() {
                 // The waker has forked, and another thread of the parent may have had the lock.
                 return false;
             }
-            let before = self.waker().replace(new);
-            drop(before);
+            drop_waker(self.waker().replace(new));
         }
         self.is_asked()
     }
@@ -113,9 +115,18 @@ impl Parked {
     }
 }
 
+/// Drops a waker, which is code of others.
+pub(crate) fn drop_waker(waker: Option<Waker>) {
+    if waker.is_some() {
+        let _left = Critical::leave();
+        drop(waker);
+    }
+}
+
 /// Wakes pollers. A waker that panics does not keep the others from being woken.
 pub(super) fn wake(mut wakers: Vec<Waker>) {
     for waker in wakers.drain(..) {
+        let _left = Critical::leave();
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
             bpf_quiesce::drop_payload(panic);
         }

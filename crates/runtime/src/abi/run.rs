@@ -4,6 +4,7 @@
 //! the hidden argument back to the run. Its word ([`crate::abi::watch`]) is 0 exactly while no run is using it;
 //! [`Run::set`] resets every other field that the last run may have changed.
 
+use crate::abi::critical::Critical;
 use crate::abi::held::Held;
 use crate::abi::link::Link;
 use crate::abi::machine_stack::StackNeed;
@@ -224,6 +225,7 @@ impl Run {
             self.ctx.stop_code = StopCode::Host as u32;
             self.ctx.stop_insn = u32::MAX;
             self.ctx.stop_pc = 0;
+            let _critical = Critical::enter();
             self.error = Some(Box::new(error));
         }
     }
@@ -233,6 +235,7 @@ impl Run {
     /// # Safety
     /// As for [`Stack::copy`].
     pub(crate) unsafe fn keep_stack(&mut self, pc: u64, sp: u64, link: u64) {
+        let _critical = Critical::enter();
         // SAFETY: the caller's contract.
         let stack = unsafe { Stack::copy(pc, sp, link, self.ctx.exit_sp) };
         if self.stopped.try_reserve(1).is_ok() {
@@ -243,6 +246,8 @@ impl Run {
     /// Releases the records, sockets, objects and locks that the run holds. Returns whether it held any.
     #[cold]
     pub(crate) fn release(&mut self) -> bool {
+        // Destructors of others.
+        let _left = Critical::leave();
         // SAFETY: the run's guard keeps the maps, and only the helpers change the list.
         unsafe { self.held.release(self.ctx.slot) }
     }

@@ -6,6 +6,7 @@
 //! between two programs. An interruption that comes between two of them, or after the last check of one, ends the run
 //! before the next one ([`crate::abi::whole`]).
 
+use crate::abi::critical::{self, Critical, DropsInside, unboxed};
 use crate::abi::limits::RunLimits;
 use crate::abi::watch::word_of;
 use crate::abi::whole::Ends;
@@ -14,7 +15,7 @@ use crate::context::Parts;
 use crate::engine::Engine;
 use crate::error::RunError;
 use crate::exec::asleep::{Asleep, AsyncTerms, Begun};
-use crate::handle::run_async::SettlesAtLast;
+use crate::handle::run_async::{SettlesAtLast, boxed};
 use bpf_dispatcher::HookPolicy;
 use core::fmt;
 use core::future::Future;
@@ -83,7 +84,7 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
             policy,
             identity: identity.clone(),
             begun: false,
-            limits: limits.map(|limits| Box::new(limits.clone())),
+            limits: limits.map(boxed),
             engine: engine.clone(),
             data,
             parts,
@@ -96,6 +97,7 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
     /// Runs programs until one waits or the run is over.
     fn go_on(&mut self, list: &Arc<List>, cx: &mut task::Context<'_>) -> Poll<Result<u64, RunError>> {
         if !core::mem::replace(&mut self.begun, true) {
+            let _critical = Critical::enter();
             let limits = self.limits.get_or_insert_default();
             limits.begin_whole(&self.identity, &self.engine.0.runs.ends);
         }
@@ -121,10 +123,6 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
                 }
             };
             let Poll::Ready(verdict) = polled else { return Poll::Pending };
-            if self.waits.as_ref().is_some_and(|run| !run.is_over()) {
-                // Its poll was refused.
-                return Poll::Ready(verdict.map_err(|error| *error));
-            }
             let moved = self.waits.take().and_then(|run| run.moved_deadline());
             if let (Some(tick), Some(limits)) = (moved, &mut self.limits) {
                 limits.move_deadline(tick);
@@ -133,7 +131,7 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
             match verdict.map(|verdict| self.policy.after(self.result, verdict, listed.continue_on)) {
                 Ok(ControlFlow::Continue(so_far)) => self.result = so_far,
                 Ok(ControlFlow::Break(result)) => return Poll::Ready(Ok(result)),
-                Err(error) => return Poll::Ready(Err(*error)),
+                Err(error) => return Poll::Ready(Err(unboxed(error))),
             }
         }
         Poll::Ready(Ok(self.result))
@@ -154,6 +152,13 @@ impl<D, H> HookRunAsync<'_, D, H> {
 
 impl<D, H> Drop for HookRunAsync<'_, D, H> {
     fn drop(&mut self) {
+        if critical::interrupted() {
+            // As for a `RunAsync`.
+            core::mem::forget((self.waits.take(), self.list.take(), self.limits.take()));
+            core::mem::forget((self.engine.clone(), self.identity.clone()));
+            return;
+        }
+        let _limits = DropsInside(self.limits.take());
         if self.list.is_some() {
             self.end();
         }
@@ -166,6 +171,10 @@ impl<D, H: 'static> Future for HookRunAsync<'_, D, H> {
     fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         // SAFETY: nothing is moved out of it.
         let this = unsafe { self.get_unchecked_mut() };
+        if critical::interrupted() {
+            // The run goes on when it is polled later.
+            return Poll::Ready(Err(RunError::Signal));
+        }
         let list = match this.list.take() {
             None => return Poll::Ready(Err(RunError::Over)),
             Some(Err(error)) => return Poll::Ready(Err(error)),
@@ -174,14 +183,8 @@ impl<D, H: 'static> Future for HookRunAsync<'_, D, H> {
         this.list = Some(Ok(Arc::clone(&list)));
         let polled = catch_unwind(AssertUnwindSafe(|| this.go_on(&list, cx)));
         drop(list);
-        // A run that has thrown is over, as a `RunAsync` is: its program must not begin again. A run whose poll was
-        // refused goes on later.
-        let goes_on = match &polled {
-            Ok(Poll::Pending) => true,
-            Ok(Poll::Ready(_)) => this.waits.is_some(),
-            Err(_) => false,
-        };
-        if !goes_on {
+        // A run that has thrown is over, as a `RunAsync` is: its program must not begin again.
+        if !matches!(polled, Ok(Poll::Pending)) {
             this.end();
         }
         polled.unwrap_or_else(|panic| resume_unwind(panic))

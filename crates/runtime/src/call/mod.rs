@@ -24,6 +24,7 @@ pub use bytes::{SharedBytes, SharedBytesMut};
 pub use ret::{HostRet, Pinned, PinnedMap, PinnedValue};
 pub use sleeping::{AsyncArg, AsyncCaller, IntoAsyncFn, OwnedBytes};
 
+use crate::abi::critical::Critical;
 use crate::abi::entry;
 use crate::abi::run::Run;
 use crate::context::int::IntType;
@@ -105,8 +106,8 @@ impl<H> Caller<'_, H> {
         self.by?.account.as_ref()
     }
 
-    /// Returns the data map of this name, of the program's own instance. Only maps that the program refers to are
-    /// found.
+    /// Returns the data map of this name ([`Map::name`]), of the program's own instance. Only maps that the program
+    /// refers to are found, and a reused map by its own name.
     ///
     /// # Errors
     /// [`NotFound`].
@@ -321,6 +322,8 @@ fn call_site(own: usize) -> Option<(u64, u64)> {
     let mut found = None;
     #[cfg(not(native))]
     let _ = own;
+    // The unwinder may allocate.
+    let _critical = Critical::enter();
     #[cfg(native)]
     bpf_debug::walk(&mut |ip, sp| {
         // The first frame above the variable's is that of the caller.

@@ -11,7 +11,7 @@
 //! stack, its context's regions), which stays where it is while it waits. The closure must accept its caller with any
 //! lifetime, so nothing of the caller leaves the call.
 
-use crate::abi::critical::Critical;
+use crate::abi::critical::{self, Critical};
 use crate::abi::entry;
 use crate::abi::link::{Resume, Sleeping, Waiting};
 use crate::abi::run::Run;
@@ -365,7 +365,7 @@ enum Left {
     GivenUp,
 }
 
-/// Begins the call at `place`.
+/// Begins the call at `place`, and a section if the run may wait.
 ///
 /// # Safety
 /// As for [`shim`]; `place` must be writable and stay where it is until [`finish`].
@@ -384,6 +384,7 @@ unsafe fn begin<H: 'static, Args: 'static, F: for<'a> IntoAsyncFn<'a, H, Args>>(
         unsafe { &mut *run }.fail(error);
         return Begun::Failed;
     };
+    critical::inside();
     // SAFETY: emitted code, or the interpreter, waits for the call, and nobody else uses the run.
     let own = unsafe { &*run };
     let (host, env) = (own.host, own.ctx.host_env);
@@ -395,6 +396,7 @@ unsafe fn begin<H: 'static, Args: 'static, F: for<'a> IntoAsyncFn<'a, H, Args>>(
     // destructor; otherwise `host_env` is its address (contract), and `Foreign` has the layout of its content.
     let f = unsafe { &*f };
     let polled = catch_unwind(AssertUnwindSafe(|| {
+        let _left = Critical::leave();
         // SAFETY: the run's `&mut H` (`Caller::host`), which nobody else uses until the call is over: with its future,
         // it is gone when the run goes on. The closure takes it with any lifetime, so it relies on none.
         let caller = AsyncCaller { host: unsafe { &mut *host.cast::<H>() } };
@@ -439,7 +441,7 @@ unsafe fn wait(run: *mut Run, call: Waiting) -> Resume {
     }
 }
 
-/// Ends a call. Returns its result, or why the run is to be left.
+/// Ends a call, and the section if the run goes on. Returns its result, or why the run is to be left.
 ///
 /// # Safety
 /// The run must be on this thread; in its slot, by a guard, if it goes on. `begin` must have made the call at `place`.
@@ -456,15 +458,23 @@ where
         && let Call::Done(_) = call
         && let Call::Done(output) = core::mem::replace(call, Call::Empty)
     {
+        critical::outside();
         let r0 = guarded(run, |run| output.into_r0(&mut Caller { run, by: None, host: PhantomData::<&mut H> }));
-        return r0.ok_or(Left::Here);
+        return r0.ok_or_else(|| {
+            critical::inside();
+            Left::Here
+        });
     }
     // The future is dropped in place, since a polled future must not be moved.
     if planted!(FutureKept) {
         run.fail(HelperError::new("the run was given up while it waited"));
         return Err(Left::GivenUp);
     }
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| *call = Call::Empty)) {
+    let dropped = catch_unwind(AssertUnwindSafe(|| {
+        let _left = Critical::leave();
+        *call = Call::Empty;
+    }));
+    if let Err(panic) = dropped {
         // SAFETY: the run is on this thread.
         match unsafe { Run::link(run) } {
             Some(link) => link.throw(panic),

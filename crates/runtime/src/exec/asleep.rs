@@ -5,11 +5,12 @@
 //! account that the program was loaded for.
 
 use crate::abi::begin::Nesting;
-use crate::abi::critical;
+use crate::abi::critical::Critical;
 use crate::abi::fiber::{Budget, Fiber, Outcome, Step};
 use crate::abi::limits::{Limits, RunLimits, Terms};
 use crate::abi::link::Waiting;
 use crate::abi::machine_stack::INTERPRETER;
+use crate::abi::parked::drop_waker;
 use crate::context::Parts;
 use crate::error::RunError;
 use crate::faults::planted;
@@ -87,7 +88,9 @@ impl Loaded {
     ///
     /// # Safety
     /// As for [`Loaded::run`], until the run is over; host and data must be fit to go to another thread if what is
-    /// returned goes there. The caller must keep the program until what is returned is dropped.
+    /// returned goes there. The caller must keep the program until what is returned is dropped. If the program is
+    /// sleepable, the thread must be in no section, at each poll of the run as well
+    /// ([`crate::abi::critical::interrupted`]).
     #[inline]
     pub(crate) unsafe fn begin_async(
         &self,
@@ -121,7 +124,7 @@ impl Loaded {
     }
 
     /// # Safety
-    /// As for [`Loaded::begin_async`]; the program must be sleepable.
+    /// As for [`Loaded::begin_async`]; the program must be sleepable, and the thread in no section.
     unsafe fn begin_asleep(
         &self,
         host: *mut (),
@@ -129,9 +132,7 @@ impl Loaded {
         terms: AsyncTerms<'_>,
         cx: &mut Context<'_>,
     ) -> Result<Begun, Box<RunError>> {
-        if critical::interrupted() {
-            return Err(Box::new(RunError::Signal));
-        }
+        let _critical = Critical::enter();
         let engine = &self.engine.0;
         let (runs, fibers) = (&engine.runs, &*engine.runs.fibers);
         let named = || std::iter::once(self.limited());
@@ -181,7 +182,7 @@ impl Loaded {
                 let waker = self.end(fiber, Some(slot));
                 drop(guard);
                 drop(nested);
-                drop(waker);
+                drop_waker(waker);
                 return Ok(Begun::Over(result_of(result, thrown)));
             }
         };
@@ -204,20 +205,15 @@ impl Loaded {
         own.unwrap_or(self.engine.domain().memory())
     }
 
-    /// A run is over. Where no lock is to be waited for, its fiber is lost. Returns the waker of its last poller.
+    /// A run is over. In a forked child, its fiber is lost. Returns the waker of its last poller.
     /// `slot`: this thread's, by a guard.
     fn end(&self, fiber: Box<Fiber>, slot: Option<u32>) -> Option<Waker> {
-        if self.is_barred() || planted!(FiberLost) {
+        if self.engine.domain().is_forked() || planted!(FiberLost) {
+            // Another thread of the parent may have had the locks at the fork.
             core::mem::forget(fiber);
             return None;
         }
         fiber.finish(&self.engine.0.runs.fibers, slot)
-    }
-
-    /// Whether this thread must wait for no lock: in a forked child, another thread of the parent may have had it; in a
-    /// signal handler, its own thread may.
-    fn is_barred(&self) -> bool {
-        self.engine.domain().is_forked() || critical::interrupted()
     }
 }
 
@@ -251,10 +247,8 @@ impl Asleep {
     /// Goes on if the call that the run waits for is ready; ends the run if another thread has asked for that.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
         let program = self.program();
+        let _critical = Critical::enter();
         let Some(fiber) = &mut self.fiber else { return Poll::Ready(Err(Box::new(RunError::Over))) };
-        if critical::interrupted() {
-            return Poll::Ready(Err(Box::new(RunError::Signal)));
-        }
         let engine = &program.engine.0;
         let fibers = &*engine.runs.fibers;
         // In a forked child, another thread of the parent may have had the locks at the fork.
@@ -270,7 +264,12 @@ impl Asleep {
             // SAFETY: the call lies on the stack of the run that waits, and nobody else uses it.
             let call = unsafe { &mut *call };
             // SAFETY: the call stays where it is until the run goes on, and was not ready.
-            match catch_unwind(AssertUnwindSafe(|| unsafe { call.poll(cx) })) {
+            let mut poll = || unsafe { call.poll(cx) };
+            let polled = catch_unwind(AssertUnwindSafe(|| {
+                let _left = Critical::leave();
+                poll()
+            }));
+            match polled {
                 Ok(Poll::Pending) => {
                     drop(polling);
                     return self.park(cx);
@@ -317,11 +316,6 @@ impl Asleep {
         }
     }
 
-    /// Returns whether the run is over. It is not if its poll was refused ([`RunError::Signal`]).
-    pub(crate) fn is_over(&self) -> bool {
-        self.fiber.is_none()
-    }
-
     /// Returns the deadline of a run that is over, which waits that do not count have moved: for runs that follow under
     /// the same limits.
     pub(crate) fn moved_deadline(&self) -> Option<u64> {
@@ -333,7 +327,7 @@ impl Asleep {
         let program = self.program();
         if program.engine.domain().is_forked() {
             // The next poll ends the run. Another thread of the parent may have had the locks at the fork.
-            cx.waker().wake_by_ref();
+            wake(cx);
             return Poll::Pending;
         }
         let fibers = &program.engine.0.runs.fibers;
@@ -342,7 +336,7 @@ impl Asleep {
         }
         // Also if the waker has forked when it was cloned: as above.
         if self.call.is_none() || program.engine.domain().is_forked() {
-            cx.waker().wake_by_ref();
+            wake(cx);
         }
         Poll::Pending
     }
@@ -368,7 +362,7 @@ impl Asleep {
                     let waker = self.program().end(fiber, guard.as_ref().map(|guard| guard.slot()));
                     // The waker's drop runs foreign code, so it comes last.
                     drop(guard);
-                    drop(waker);
+                    drop_waker(waker);
                 }
                 result_of(result, thrown)
             }
@@ -383,6 +377,12 @@ impl Asleep {
     }
 }
 
+/// Wakes the poller, by code of a host.
+fn wake(cx: &Context<'_>) {
+    let _left = Critical::leave();
+    cx.waker().wake_by_ref();
+}
+
 /// Whether other threads may end runs of this program while they wait.
 fn may_be_ended(program: &Loaded) -> bool {
     program.checks.interrupt
@@ -392,19 +392,23 @@ impl Drop for Asleep {
     fn drop(&mut self) {
         let program = self.program();
         let Some(fiber) = &mut self.fiber else { return };
+        let critical = Critical::enter();
         let mut cx = Context::from_waker(Waker::noop());
         let runs = &program.engine.0.runs;
-        let polling = (!program.is_barred()).then(|| fiber.polls(&runs.fibers, runs.busy(), runs.levels()));
+        let polling =
+            (!program.engine.domain().is_forked()).then(|| fiber.polls(&runs.fibers, runs.busy(), runs.levels()));
         // SAFETY: the run waits.
         let step = unsafe { fiber.cancel(&mut cx, None) };
         drop(polling);
-        let Step::Over(_, thrown) = step else {
+        let Step::Over(result, thrown) = step else {
             self.forget();
             return;
         };
+        drop(result);
         if let Some(fiber) = self.fiber.take() {
-            program.end(fiber, None);
+            drop_waker(program.end(fiber, None));
         }
+        drop(critical);
         match thrown {
             // Two panics at a time would end the process.
             Some(panic) if std::thread::panicking() => drop_payload(panic),
@@ -416,7 +420,12 @@ impl Drop for Asleep {
 
 #[cfg(all(test, unix, any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 mod tests {
-    use crate::{AsyncCaller, Config, Engine, Hook, HookPolicy, Linker, Program, Raw, RunError, isa::assemble};
+    use crate::abi::critical;
+    use crate::{
+        AsyncCaller, Config, Engine, HelperError, Hook, HookPolicy, Linker, Mode, Program, Raw, RunError, RunLimits,
+        isa::assemble,
+    };
+    use std::alloc::{GlobalAlloc, Layout, System};
     use std::cell::{Cell, RefCell};
     use std::future::{Future, poll_fn};
     use std::pin::Pin;
@@ -434,6 +443,80 @@ mod tests {
         if let Some(work) = IN_HANDLER.take() {
             work();
         }
+    }
+
+    /// The allocations and frees of a thread that are counted.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Counted {
+        No,
+        /// All.
+        Each,
+        /// The ones outside of sections.
+        Outside,
+    }
+
+    thread_local! {
+        static COUNTED: Cell<Counted> = const { Cell::new(Counted::No) };
+        static COUNT: Cell<u32> = const { Cell::new(0) };
+    }
+
+    /// The system's allocator, which counts.
+    struct Counting;
+
+    #[global_allocator]
+    static COUNTING: Counting = Counting;
+
+    fn note() {
+        let counts = match COUNTED.get() {
+            Counted::No => false,
+            Counted::Each => true,
+            Counted::Outside => !critical::interrupted(),
+        };
+        if counts {
+            COUNT.set(COUNT.get() + 1);
+        }
+    }
+
+    // SAFETY: the system's allocator.
+    unsafe impl GlobalAlloc for Counting {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            note();
+            // SAFETY: the caller's contract.
+            unsafe { System.alloc(layout) }
+        }
+
+        unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+            note();
+            // SAFETY: the caller's contract.
+            unsafe { System.dealloc(at, layout) }
+        }
+    }
+
+    /// Does the work, while these are counted. Returns how many there were.
+    fn counted<T>(what: Counted, work: impl FnOnce() -> T) -> (T, u32) {
+        let (before, count) = (COUNTED.replace(what), COUNT.replace(0));
+        let result = work();
+        COUNTED.set(before);
+        (result, COUNT.replace(count))
+    }
+
+    /// Does work of a host, whose allocations are its own.
+    fn host<T>(work: impl FnOnce() -> T) -> T {
+        let before = COUNTED.replace(Counted::No);
+        let result = work();
+        COUNTED.set(before);
+        result
+    }
+
+    /// Drops a run in place, and frees no memory of its box.
+    fn drop_in_place(run: Run) {
+        let mut pinned = run.borrow_mut();
+        // SAFETY: the future is dropped where it is, and not used again.
+        let future = unsafe { pinned.as_mut().get_unchecked_mut() };
+        // SAFETY: dropped where it is, once.
+        unsafe { core::ptr::drop_in_place(future) };
+        drop(pinned);
+        core::mem::forget(run);
     }
 
     fn in_handler(work: Box<dyn FnOnce()>) {
@@ -482,21 +565,32 @@ mod tests {
         let of_hook = run(hook.run_async(Box::leak(Box::new(())), &mut []));
         assert!(poll(&of_hook).is_pending());
         let mut dropped: Vec<Run> = (0..10).map(|_| begun()).collect();
+        let begun = || {
+            let run = run(hook.run_async(Box::leak(Box::new(())), &mut []));
+            assert!(poll(&run).is_pending());
+            run
+        };
+        let mut hook_dropped: Vec<Run> = (0..10).map(|_| begun()).collect();
         let mut locks = Vec::new();
         engine.0.runs.fibers.with_each_lock(|lock| {
             locks.push(lock.to_owned());
             let (kept, of_hook, new) = (Rc::clone(&kept), Rc::clone(&of_hook), new());
             let dropped = dropped.pop().expect("more runs than locks");
+            let hook_dropped = hook_dropped.pop().expect("more runs than locks");
             in_handler(Box::new(move || {
-                for run in [&kept, &of_hook, &new] {
-                    assert!(matches!(poll(run), Poll::Ready(Err(RunError::Signal))));
-                }
-                drop(dropped);
+                let ((), calls) = counted(Counted::Each, || {
+                    for run in [&kept, &of_hook, &new] {
+                        assert!(matches!(poll(run), Poll::Ready(Err(RunError::Signal))));
+                    }
+                    drop_in_place(dropped);
+                    drop_in_place(hook_dropped);
+                });
+                assert_eq!(calls, 0, "the interrupted thread may have been in the allocator");
             }));
         });
         assert_eq!(locks, ["waker", "stacks", "deadlines", "nests", "idle", "all"]);
         // The refused runs go on where no lock is held, in a handler too. The dropped runs have lost their stacks.
-        drop(dropped);
+        drop((dropped, hook_dropped));
         in_handler(Box::new({
             let new = new();
             move || {
@@ -506,6 +600,63 @@ mod tests {
             }
         }));
         assert!(matches!(poll(&of_hook), Poll::Ready(Ok(_))));
-        assert_eq!(engine.async_runs(), locks.len());
+        assert_eq!(engine.async_runs(), 2 * locks.len());
+    }
+
+    #[test]
+    fn runs_allocate_in_sections_or_in_code_of_the_host() {
+        let config = Config { interruptible: true, ..Config::default() };
+        let engine = Engine::new(config).expect("an engine");
+        if engine.config().mode != Mode::Jit {
+            return bpf_testkit::skipped("allocations of machine code", &"the interpreter allocates by itself");
+        }
+        let mut linker = Linker::<u32>::new(&engine);
+        // The host says which poll is the last one; after an even number the function fails.
+        let wait = async |mut c: AsyncCaller<'_, u32>| -> Result<u64, HelperError> {
+            let mut polls = *c.host();
+            poll_fn(|_| {
+                polls = polls.saturating_sub(1);
+                if polls == 0 { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            if c.host().is_multiple_of(2) { Err(host(|| HelperError::new("refused"))) } else { Ok(1) }
+        };
+        linker.func_async(1001, "wait", wait).expect("a function");
+        let loops = "r6 = 0\nagain: r6 += 1\nif r6 < 1000 goto again\n";
+        let insns = assemble(&format!("call 1001\n{loops}r0 = 7\nexit")).expect("a program");
+        let program: Program<Raw, u32> = linker.loader().yields(true).insns("waits", insns).expect("a program");
+        let hook = Hook::sleepable(&engine, HookPolicy::LastWins { empty: 0 }).expect("a hook");
+        hook.attach(&program).expect("attached");
+        let limits = [RunLimits::new(), RunLimits::new().yield_every(300)];
+        let mut ends = [0; 3];
+        let mut cx = Context::from_waker(Waker::noop());
+        for case in 0..96 {
+            let (mut ready, limits) = (case % 4, &limits[case as usize / 48]);
+            let (drops, interrupts, hooked) = (case / 4 % 2 == 1, case / 8 % 3 == 1, case / 24 % 2 == 1);
+            let run: Pin<Box<dyn Future<Output = _>>> = match hooked {
+                true => Box::pin(hook.run_async_with(&mut ready, &mut [], limits)),
+                false => Box::pin(program.run_async_with(&mut ready, &mut [], limits)),
+            };
+            let mut run = core::mem::ManuallyDrop::new(run);
+            let mut polls = 0;
+            let (result, calls) = counted(Counted::Outside, || {
+                loop {
+                    polls += 1;
+                    match run.as_mut().poll(&mut cx) {
+                        Poll::Ready(result) => return Some(result),
+                        Poll::Pending if drops && polls == 2 => return None,
+                        Poll::Pending if interrupts => host(|| engine.interrupt()),
+                        Poll::Pending => {}
+                    }
+                }
+            });
+            // SAFETY: the future is dropped where it is, and not used again.
+            let future = unsafe { run.as_mut().get_unchecked_mut() };
+            // SAFETY: dropped where it is, once; the memory of its box is lost.
+            let ((), freed) = counted(Counted::Outside, || unsafe { core::ptr::drop_in_place(future) });
+            assert_eq!((calls, freed), (0, 0), "polls and drop of case {case}, {result:?}");
+            ends[result.map_or(2, |result| usize::from(result.is_err()))] += 1;
+        }
+        assert!(ends.iter().all(|count| *count > 10), "{ends:?}");
     }
 }

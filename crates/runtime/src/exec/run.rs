@@ -1,6 +1,7 @@
 //! Running a loaded program: its machine code, or its instructions by the interpreter.
 
 use crate::abi::begin;
+use crate::abi::critical;
 use crate::abi::limits::{Limits, RunLimits, Terms};
 use crate::abi::run::Run;
 use crate::context::Parts;
@@ -133,12 +134,24 @@ impl Loaded {
     /// Runs it as [`Loaded::run_in`] does, and sleepable programs as well.
     ///
     /// # Safety
-    /// As for [`Loaded::run_in`]; the run of a sleepable program must be on a stack of its own.
+    /// As for [`Loaded::run_in`]; the run of a sleepable program must be on a stack of its own, and the thread in a
+    /// section.
     pub(crate) unsafe fn run_any_in(&self, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
         match self.form.executed() {
+            // SAFETY: as below.
+            Form::Native(native) if self.is_sleepable() => unsafe {
+                begin::call_asleep(native.entry, run, parts, self)
+            },
             // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the
             // rest.
             Form::Native(native) => unsafe { begin::call(native.entry, run, parts, self) },
+            Form::Interpreted(what) if self.is_sleepable() => {
+                critical::outside();
+                // SAFETY: as below.
+                let result = unsafe { interp::run(self, what, run, parts, Start::Program) };
+                critical::inside();
+                result
+            }
             // SAFETY: the caller vouches for the parts; `run` is the run of this thread.
             Form::Interpreted(what) => unsafe { interp::run(self, what, run, parts, Start::Program) },
             Form::Sleepable(_) => Err(RunError::Internal("a sleepable program in another".into())),

@@ -1,5 +1,6 @@
 //! A run that may wait, as its user holds it: a future.
 
+use crate::abi::critical::{self, Critical, DropsInside, unboxed};
 use crate::abi::limits::RunLimits;
 use crate::context::Parts;
 use crate::error::RunError;
@@ -46,6 +47,12 @@ impl<D, H> fmt::Debug for RunAsync<'_, D, H> {
     }
 }
 
+/// Copies the limits of a run.
+pub(crate) fn boxed(limits: &RunLimits) -> Box<RunLimits> {
+    let _critical = Critical::enter();
+    Box::new(limits.clone())
+}
+
 /// Settles a domain when it is dropped.
 pub(crate) struct SettlesAtLast<'d>(pub(crate) &'d Domain);
 
@@ -73,7 +80,7 @@ impl<'r, D, H: 'static> RunAsync<'r, D, H> {
         limits: Option<&RunLimits>,
     ) -> Self {
         let (program, _kept) = (Arc::clone(program), kept.cloned());
-        let limits = limits.map(|limits| Box::new(limits.clone()));
+        let limits = limits.map(boxed);
         let (state, borrow) = (State::New, PhantomData);
         RunAsync { state, program, _kept, limits, data, parts, host, borrow, _pinned: PhantomPinned }
     }
@@ -81,6 +88,14 @@ impl<'r, D, H: 'static> RunAsync<'r, D, H> {
 
 impl<D, H> Drop for RunAsync<'_, D, H> {
     fn drop(&mut self) {
+        if critical::interrupted() {
+            // The handler may have interrupted the allocator. All of the run is forgotten. Its fields are dropped after
+            // this, but each has an owner more, and nothing is freed.
+            core::mem::forget(core::mem::replace(&mut self.state, State::Over));
+            core::mem::forget((self.limits.take(), Arc::clone(&self.program), self._kept.clone()));
+            return;
+        }
+        let _limits = DropsInside(self.limits.take());
         // The run may be what keeps the program: see `Program`'s. Also if a future panics as it is dropped.
         let _settles = SettlesAtLast(self.program.engine.domain());
         // Before host, data and program, which it uses.
@@ -94,6 +109,9 @@ impl<D, H: 'static> Future for RunAsync<'_, D, H> {
     fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         // SAFETY: nothing is moved out of it.
         let this = unsafe { self.get_unchecked_mut() };
+        if this.program.is_sleepable() && critical::interrupted() {
+            return Poll::Ready(Err(RunError::Signal));
+        }
         let result = match &mut this.state {
             State::New => {
                 this.state = State::Over;
@@ -114,13 +132,11 @@ impl<D, H: 'static> Future for RunAsync<'_, D, H> {
             }
             State::Waits(run) => {
                 let Poll::Ready(result) = run.poll(cx) else { return Poll::Pending };
-                if run.is_over() {
-                    this.state = State::Over;
-                }
+                this.state = State::Over;
                 result
             }
             State::Over => return Poll::Ready(Err(RunError::Over)),
         };
-        Poll::Ready(result.map_err(|error| *error))
+        Poll::Ready(result.map_err(unboxed))
     }
 }

@@ -97,8 +97,7 @@ impl Header {
         Header {
             version: build(),
             cpu: digest(&(bpf_jit_code::Arch::HOST, config.features)),
-            // The settings that are compiled into code and are not part of its `Unit`, and those that the engine
-            // promises for every program.
+            // Code depends on some settings beside its `Unit`, and the engine promises some for every program.
             config: digest(&(
                 (config.contained, config.budget, config.hybrid_budget, config.interruptible, config.coverage),
                 config.hardening,

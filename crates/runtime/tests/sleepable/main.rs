@@ -666,6 +666,36 @@ fn there_are_only_so_many() {
         assert_eq!(block_on(program.run_async(&mut c, &mut [])).unwrap(), 7);
         assert_eq!(block_on(second).unwrap(), 7);
     }
+    // Runs are limited, not stacks: a thread that has ended a run takes no place of others.
+    for engine in engines(|config| config.max_async_runs = 1) {
+        let linker = waits(&engine);
+        let program = load(&linker, ONCE);
+        let run = || block_on(program.run_async(&mut 0, &mut []));
+        let (go_on, goes_on) = std::sync::mpsc::channel();
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for () in goes_on {
+                    done.send(run()).unwrap();
+                }
+            });
+            let elsewhere = || {
+                go_on.send(()).unwrap();
+                is_done.recv().unwrap()
+            };
+            assert_eq!((elsewhere().unwrap(), engine.async_runs()), (7, 0));
+            let mut host = 0;
+            let mut waits = Box::pin(program.run_async(&mut host, &mut []));
+            assert!(poll(waits.as_mut()).is_pending());
+            for refused in [elsewhere(), run()] {
+                assert!(matches!(refused, Err(RunError::TooManyAsleep { limit: 1 })), "{refused:?}");
+            }
+            drop(waits);
+            assert_eq!(elsewhere().unwrap(), 7);
+            assert_eq!(run().unwrap(), 7);
+            drop(go_on);
+        });
+    }
     for engine in engines(|_| ()) {
         let linker = waits(&engine);
         let program = load(&linker, ONCE);

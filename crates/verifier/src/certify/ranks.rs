@@ -113,7 +113,7 @@ struct Search<'a> {
     /// By edge and the measures of both ends: the least decrease, `None` if it may increase.
     known: HashMap<(usize, usize, usize), Option<i128>>,
     meter: &'a Meter,
-    /// What is left of [`BUDGET`], [`ALL_PAIRS`], [`TRIES`] and [`QUESTIONS`].
+    /// The rests of [`BUDGET`], [`ALL_PAIRS`], [`TRIES`] and [`QUESTIONS`].
     budget: usize,
     pairs: usize,
     tries: usize,

@@ -11,7 +11,7 @@ use super::{FUEL, SplitOnce, common, facts, watched};
 
 /// A fault, a safe program, and its unsafe twin.
 const CASES: [(Fault, &str, &str); 9] = [
-    // The cursor moves by more than what is left shrinks.
+    // The cursor moves by more than the rest of the buffer shrinks.
     (
         Fault::RegistersUncompared,
         "r0 = 0; if r2 == 0 goto +4; r0 = *(u8 *)(r1 + 0); r1 += 1; r2 += -1; if r2 != 0 goto -4; exit",

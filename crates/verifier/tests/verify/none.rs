@@ -126,8 +126,8 @@ fn limits_that_are_met_where_a_guess_begins_accept_nothing() {
     }
 }
 
-/// A loop that is entered at two depths of calls; in its rounds but the first, r7 points into its own frame. What was
-/// learnt at one depth names a frame that does not exist at the other.
+/// A loop that is entered at two depths of calls; in its rounds but the first, r7 points into its own frame. The shape
+/// that the verifier observes at one depth has a frame that does not exist at the other.
 const AT_TWO_DEPTHS: &str = "r6 = 0
     l0: call g
     call f

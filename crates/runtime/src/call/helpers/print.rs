@@ -54,9 +54,10 @@ impl Lines {
     /// Takes one of the lines of this second. Returns how many were dropped before it, or `None` to drop this one.
     fn take(&self, second: u32) -> Option<u64> {
         let Some(limit) = self.limit else { return Some(0) };
-        let next = |word: u64| match num::low(word >> 32) == second {
-            true => (num::low(word) < limit).then_some(word + 1),
-            false => (limit > 0).then_some(u64::from(second) << 32 | 1),
+        // Only a later second begins anew: a thread that was preempted behind `second()` counts to the stored one.
+        let next = |word: u64| match second.wrapping_sub(num::low(word >> 32)).cast_signed() > 0 {
+            false => (num::low(word) < limit).then_some(word + 1),
+            true => (limit > 0).then_some(u64::from(second) << 32 | 1),
         };
         // Relaxed: these words guard no other memory.
         if self.printed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok() {
