@@ -43,7 +43,7 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
                 name: #text,
                 optional: #optional,
                 returns: <<#returns as ::bpf_runtime::interfaces::Returned>::Value
-                    as ::bpf_runtime::interfaces::FromR0>::RETURNS,
+                    as ::bpf_runtime::FromR0>::RETURNS,
                 waits: #waits,
             }
         });
@@ -74,8 +74,7 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
         let called = if waits { quote!(#called.await?) } else { quote!(#called?) };
         let body = quote! {
             match #called {
-                ::core::option::Option::Some(r0) =>
-                    ::core::result::Result::Ok(::bpf_runtime::interfaces::FromR0::from_r0(r0)),
+                ::core::option::Option::Some(result) => ::core::result::Result::Ok(result),
                 ::core::option::Option::None => #otherwise,
             }
         };

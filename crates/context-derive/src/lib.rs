@@ -11,6 +11,7 @@
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
+mod from_r0;
 mod interface;
 
 use proc_macro2::TokenStream;
@@ -28,13 +29,22 @@ pub fn derive_bpf_context(input: proc_macro::TokenStream) -> proc_macro::TokenSt
     }
 }
 
+/// Derives a program's result for a C enumeration; see `bpf_runtime::FromR0`.
+#[proc_macro_derive(FromR0)]
+pub fn derive_from_r0(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    match syn::parse(input).and_then(|input| from_r0::expand(&input)) {
+        Ok(tokens) => tokens.into(),
+        Err(error) => error.to_compile_error().into(),
+    }
+}
+
 /// Makes the trait an interface for plug-ins; see `bpf_runtime::interface`.
 ///
 /// A plug-in implements it by a table in `SEC(".struct_ops")` or `SEC(".struct_ops.link")`: a C structure with a
 /// function pointer for each method, with its name, to a function of one pointer to the context. Each method takes
 /// `&mut self` and the context, which is the same type in all of them, and returns `Result<T, RunError>`, where `T`
-/// is the integer, `bool` or `()` that the C function returns. Methods with a body are optional: where the table has
-/// none, the body runs.
+/// is the integer, `bool`, `()` or enumeration (`derive(FromR0)`) that the C function returns. Methods with a body are
+/// optional: where the table has none, the body runs.
 ///
 /// For a trait `Policy`, `PolicyOps<H>` is the loaded table (`PolicyOps::load`). It is cheap to clone, and `replace`
 /// replaces it as a whole while it is in use; `with` binds the host state to it for a while, as a `Policy`.

@@ -56,7 +56,7 @@ pub use attach::hook::Hook;
 pub use attach::plan::Plan;
 pub use attach::runner::Runner;
 #[cfg(feature = "derive")]
-pub use bpf_context_derive::{BpfContext, interface};
+pub use bpf_context_derive::{BpfContext, FromR0, interface};
 pub use bpf_dispatcher::HookPolicy;
 pub use bpf_jit_code::OptLevel;
 pub use bpf_object::Object;
@@ -75,6 +75,7 @@ pub use error::run::RunError;
 pub use handle::instance::Instance;
 pub use handle::prog_array::ProgArray;
 pub use handle::program::Program;
+pub use handle::typed::{FromR0, TypedProgram};
 pub use load::instance_pool::InstancePool;
 #[doc(hidden)]
 pub use load::interface as interfaces;
@@ -196,6 +197,7 @@ pub mod run {
     pub use crate::exec::timers::TimerRuns;
     pub use crate::handle::program::{ProgramName, TestRun};
     pub use crate::handle::run_async::RunAsync;
+    pub use crate::handle::typed::TypedRun;
 }
 
 /// The verifier: its limits, hints and proofs, what it reports and refuses.
@@ -226,6 +228,7 @@ const _: () = {
     shared::<instances::Pooled<Host>>();
     shared::<Tenants<Raw, Host>>();
     shared::<Program<Raw, Host>>();
+    shared::<TypedProgram<Raw, Host, Host>>();
     shared::<ProgArray<Raw, Host>>();
     shared::<Hook<Raw, Host>>();
     shared::<Dispatcher<Raw, Host>>();

@@ -121,6 +121,16 @@ pub enum RunError {
         /// The bytes needed and the bytes left.
         full: bpf_quiesce::MemoryFull,
     },
+    /// The program returned a value that the type of its result does not have ([`crate::FromR0`]).
+    #[error("the program returned {value}, which is no `{wanted}`{}", place(&None, .origin))]
+    Result {
+        /// The value of r0.
+        value: u64,
+        /// The type.
+        wanted: &'static str,
+        /// The program.
+        origin: Option<Box<Origin>>,
+    },
     /// The future of a run that is over was polled.
     #[error("the run is over: its future has been ready before")]
     Over,
@@ -198,6 +208,8 @@ pub enum RunErrorKind {
     Limit,
     /// The program made an access that a check refuses. Its author has a mistake to mend.
     Access,
+    /// The program returned a value that its type does not have. Its author has a mistake to mend.
+    Result,
     /// A host function returned an error or panicked.
     Host,
     /// The run did not begin for want of something that other runs have at this moment: a slot, stack, memory. A later
@@ -228,6 +240,7 @@ impl RunError {
         match self {
             RunError::Budget { .. } | RunError::Interrupted { .. } | RunError::Deadline { .. } => RunErrorKind::Limit,
             RunError::Access { .. } => RunErrorKind::Access,
+            RunError::Result { .. } => RunErrorKind::Result,
             RunError::Host { .. } => RunErrorKind::Host,
             RunError::Enter(bpf_quiesce::EnterError::Forked)
             | RunError::Unlimited { .. }
@@ -267,6 +280,7 @@ impl RunError {
             | RunError::Deadline { insn, origin }
             | RunError::Access { insn, origin, .. }
             | RunError::Host { insn, origin, .. } => Some((insn, origin)),
+            RunError::Result { origin, .. } => Some((&None, origin)),
             RunError::Unlimited { .. }
             | RunError::NoBudget
             | RunError::OtherEngine
@@ -293,7 +307,8 @@ impl RunError {
             | RunError::Deadline { insn, origin }
             | RunError::Access { insn, origin, .. }
             | RunError::Host { insn, origin, .. } => Some((insn, origin)),
-            RunError::Unlimited { .. }
+            RunError::Result { .. }
+            | RunError::Unlimited { .. }
             | RunError::NoBudget
             | RunError::OtherEngine
             | RunError::Enter(_)

@@ -7,3 +7,4 @@ pub(crate) mod over;
 pub(crate) mod prog_array;
 pub(crate) mod program;
 pub(crate) mod run_async;
+pub(crate) mod typed;

@@ -23,7 +23,7 @@ use std::sync::Arc;
 #[must_use = "futures do nothing unless they are polled"]
 pub struct RunAsync<'r, D, H> {
     state: State,
-    program: Arc<Loaded>,
+    pub(super) program: Arc<Loaded>,
     /// As the program's handle has it.
     _kept: Option<Kept>,
     limits: Option<Box<RunLimits>>,

@@ -22,7 +22,7 @@ use crate::context::Context;
 use crate::error::{LoadError, RunError};
 use crate::handle::instance::Instance;
 use crate::handle::program::Program;
-use crate::handle::run_async::RunAsync;
+use crate::handle::typed::{self, FromR0, TypedRun};
 use crate::load::loader::Loader;
 use crate::load::map_set::MapSet;
 use crate::load::module::{Instantiate, Module};
@@ -32,7 +32,6 @@ use bpf_object::{InitialValue, MapDecl, Object};
 use bpf_quiesce::{Domain, OtherDomain, Owned};
 use core::future::{Future, ready};
 use core::pin::Pin;
-use core::task::{self, Poll};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,68 +49,7 @@ pub struct Method {
     pub waits: bool,
 }
 
-/// The type of a method's result.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Returns {
-    /// Its size in bytes; 0: nothing.
-    bytes: usize,
-    signed: bool,
-}
-
-impl fmt::Display for Returns {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.bytes, self.signed) {
-            (0, _) => f.write_str("void"),
-            (bytes, true) => write!(f, "a signed integer of {bytes} bytes"),
-            (bytes, false) => write!(f, "an unsigned integer of {bytes} bytes"),
-        }
-    }
-}
-
-/// A type that a method may return: an integer (also for a C enumeration of its size), `bool`, or `()`.
-#[diagnostic::on_unimplemented(
-    message = "a method of an interface cannot return `{Self}`",
-    label = "not an integer, `bool` or `()`",
-    note = "methods return `Result<T, RunError>`, where `T` is what the C function returns"
-)]
-pub trait FromR0: Sized {
-    /// The C type.
-    const RETURNS: Returns;
-
-    /// The result of a program.
-    fn from_r0(r0: u64) -> Self;
-}
-
-macro_rules! from_r0 {
-    ($($int:ident $signed:literal,)*) => {
-        $(impl FromR0 for $int {
-            const RETURNS: Returns = Returns { bytes: size_of::<$int>(), signed: $signed };
-
-            #[allow(clippy::cast_possible_truncation, reason = "the rest of r0 is not the result")]
-            fn from_r0(r0: u64) -> Self {
-                r0 as $int
-            }
-        })*
-    };
-}
-
-from_r0! {
-    u8 false, u16 false, u32 false, u64 false, i8 true, i16 true, i32 true, i64 true,
-}
-
-impl FromR0 for bool {
-    const RETURNS: Returns = Returns { bytes: 1, signed: false };
-
-    fn from_r0(r0: u64) -> Self {
-        r0 & 0xff != 0
-    }
-}
-
-impl FromR0 for () {
-    const RETURNS: Returns = Returns { bytes: 0, signed: false };
-
-    fn from_r0(_: u64) -> Self {}
-}
+pub use crate::handle::typed::Returns;
 
 /// Why a table of programs does not implement an interface.
 #[derive(Debug, thiserror::Error)]
@@ -302,48 +240,47 @@ impl<C: Context, H: 'static> Table<C, H> {
         Ok(Table(Arc::new(Shared { version: Published::new(version), latest, reclaim })))
     }
 
-    /// Runs the program of a method, under limits if there are any, and returns its result, which is 0 for a method
-    /// without a result. `None` if the table has no program for it.
+    /// Runs the program of a method, under limits if there are any, and returns its result. `None` if the table has no
+    /// program for it.
     ///
     /// # Errors
-    /// [`RunError`] of the run.
-    pub fn call(
+    /// [`RunError`] of the run; [`RunError::Result`] if the result's type does not have what the program returned.
+    pub fn call<R: FromR0>(
         &self,
         method: usize,
         host: &mut H,
         mut data: C::Data<'_, '_>,
         limits: Option<&RunLimits>,
-    ) -> Result<Option<u64>, RunError> {
+    ) -> Result<Option<R>, RunError> {
         let guard = self.0.reclaim.0.domain().enter_run()?;
         // SAFETY: inside the guard, of the domain that versions are retired to.
         let version = unsafe { self.0.version.get() };
         let Some(program) = version.programs.get(method).and_then(Option::as_ref) else { return Ok(None) };
-        let (program, parts, host) = (program.loaded(), C::parts(&mut data), core::ptr::from_mut(host).cast());
+        let (parts, host) = (C::parts(&mut data), core::ptr::from_mut(host).cast());
         let r0 = match limits {
             // SAFETY: `data` is borrowed to the end of this call and agrees with `C`, for which the program was loaded,
             // and `H` is its linker's; the guard keeps the version and is of its engine's domain.
-            None => unsafe { program.run_under(&*guard, host, parts) },
+            None => unsafe { program.loaded().run_under(&*guard, host, parts) },
             // SAFETY: `data` is borrowed to the end of this call and agrees with `C`, for which the program was loaded,
             // and `H` is its linker's; the guard keeps the version and is of its engine's domain.
-            Some(limits) => unsafe { program.run_limited(&*guard, host, parts, limits) },
+            Some(limits) => unsafe { program.loaded().run_limited(&*guard, host, parts, limits) },
         }?;
-        // The guard, which was lent to the run, still keeps the program. The rest in r0 may be an address, which nobody
-        // but the program may see.
-        Ok(Some(if program.void { 0 } else { r0 }))
+        // The guard, which was lent to the run, still keeps the program.
+        typed::result(program.loaded(), r0).map(Some)
     }
 
     /// Runs the program of a method that may wait, as [`Table::call`] runs one that does not. The run has the table's
     /// version at this call.
     ///
     /// # Errors
-    /// The future's: [`RunError`] of the run.
-    pub fn call_async<'r, 'p>(
+    /// The future's: as those of [`Table::call`].
+    pub fn call_async<'r, 'p, R: FromR0 + Send + 'r>(
         &self,
         method: usize,
         host: &'r mut H,
         data: C::Data<'r, 'p>,
         limits: Option<&RunLimits>,
-    ) -> CallAsync<'r>
+    ) -> CallAsync<'r, R>
     where
         C::Data<'r, 'p>: Send + 'r,
         H: Send,
@@ -361,10 +298,9 @@ impl<C: Context, H: 'static> Table<C, H> {
             None => program.run_async(host, data),
             Some(limits) => program.run_async_with(host, data, limits),
         };
-        let void = program.loaded().void;
         // The run keeps its program.
         drop(guard);
-        Box::pin(Awaited { run, void })
+        Box::pin(TypedRun { run, convert: |program, r0| typed::result(program, r0).map(Some) })
     }
 
     /// Replaces the programs of this table by the current programs of `new`, in one step: each call runs the old
@@ -417,26 +353,7 @@ impl<C: Context, H: 'static> Table<C, H> {
 }
 
 /// A call of a method that may wait: [`Table::call_async`].
-pub type CallAsync<'r> = Pin<Box<dyn Future<Output = Result<Option<u64>, RunError>> + Send + 'r>>;
-
-/// The run of a method that may wait.
-struct Awaited<'r, D, H> {
-    run: RunAsync<'r, D, H>,
-    /// Whether the method returns nothing.
-    void: bool,
-}
-
-impl<D, H: 'static> Future for Awaited<'_, D, H> {
-    type Output = Result<Option<u64>, RunError>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
-        let void = self.void;
-        // SAFETY: the run is pinned with this future, and nothing is moved out of it.
-        let run = unsafe { self.map_unchecked_mut(|call| &mut call.run) };
-        // As in `call`.
-        run.poll(cx).map(|result| result.map(|r0| Some(if void { 0 } else { r0 })))
-    }
-}
+pub type CallAsync<'r, R> = Pin<Box<dyn Future<Output = Result<Option<R>, RunError>> + Send + 'r>>;
 
 /// The programs of a table, verified and compiled once for many instances. Generated types of
 /// [`interface`](macro@crate::interface) hold one.

@@ -1,10 +1,13 @@
 //! Tables of programs as implementations of a trait.
 
 use crate::common::engines::engines;
-use bpf_runtime::interfaces::{FromR0, Method, Table};
+use bpf_runtime::interfaces::{Method, Table};
 use bpf_runtime::{
-    BpfContext, Engine, Linker, LoadError, MapSet, Object, RunError, RunLimits, error::LookupError,
-    host::InterfaceError, interface,
+    BpfContext, Engine, FromR0, Linker, LoadError, MapSet, Object, Raw, RunError, RunLimits,
+    error::{LookupError, RunErrorKind},
+    host::InterfaceError,
+    interface,
+    isa::assemble,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -85,6 +88,63 @@ fn methods_may_be_called_as_keywords_are() {
     }
 }
 
+/// The backends that a policy may pick: what `pick` of the table `small` returns is none of them.
+#[derive(FromR0, PartialEq, Debug)]
+#[repr(u32)]
+enum Backend {
+    First = 1,
+    Third = 3,
+}
+
+/// [`Policy`] with a result of the host's own.
+#[interface]
+trait Typed {
+    fn pick(&mut self, conn: &mut Conn) -> Result<Backend, RunError>;
+
+    fn done(&mut self, conn: &mut Conn) -> Result<(), RunError> {
+        let _ = conn;
+        Ok(())
+    }
+
+    fn weigh(&mut self, conn: &mut Conn) -> Result<i64, RunError> {
+        let _ = conn;
+        Ok(0)
+    }
+}
+
+#[test]
+fn a_result_that_its_type_does_not_have_is_an_error() {
+    let refused = |error: RunError, wrong: u64, program: &str| {
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("the program returned {wrong}, which is no `")), "{text}");
+        assert!(text.ends_with(&format!("Backend` of `{program}`")), "{text}");
+        assert_eq!((error.kind(), error.origin().unwrap().program.as_str()), (RunErrorKind::Result, program));
+        assert!(matches!(error, RunError::Result { value, .. } if value == wrong));
+    };
+    for engine in engines(|_| ()) {
+        let object = Object::parse(include_bytes!("../objects/policy.o")).expect("an object");
+        let load = |table| {
+            let maps = MapSet::for_object(&engine, &object).expect("its maps");
+            TypedOps::load(Linker::<()>::new(&engine).loader(), &object, table, maps).expect("a table")
+        };
+        let (full, small, mut conn) = (load("full"), load("small"), Conn { port: 7, seen: 0 });
+        assert_eq!(full.with(&mut ()).pick(&mut conn).unwrap(), Backend::Third);
+        refused(small.with(&mut ()).pick(&mut conn).unwrap_err(), 9, "always_nine");
+
+        let by_port = full.instance().program_returning::<Conn, Backend>("by_port").unwrap();
+        assert_eq!(by_port.run_on(&mut conn).unwrap(), Backend::Third);
+        assert!(by_port.program().clone().returning::<bool>().run_on(&mut conn).unwrap());
+        let other = full.instance().program_returning::<Conn, i64>("mark").map(drop);
+        assert!(matches!(other, Err(LookupError::NoResult { .. })), "{other:?}");
+
+        // The C function returns 32 bits: the rest of r0 is not its result.
+        let words = assemble("r0 = 0x700000001 ll\nif r2 == 0 goto +2\nr0 = 0xffffffff00000002 ll\nexit").unwrap();
+        let program = Linker::<()>::new(&engine).loader::<Raw>().insns("words", words).unwrap().returning::<Backend>();
+        assert_eq!(program.run_on(&mut []).unwrap(), Backend::First);
+        refused(program.run_on(&mut [0]).unwrap_err(), 0xffff_ffff_0000_0002, "words");
+    }
+}
+
 /// A method that returns nothing leaves an address in r0, which only its interface may run.
 #[test]
 fn a_method_without_a_result_is_run_by_its_interface_only() {
@@ -112,7 +172,7 @@ fn a_method_without_a_result_is_run_by_its_interface_only() {
         ];
         let table = Table::<Conn, ()>::load(linker.loader(), &object, "full", maps(), &methods).expect("a table");
         let results = [0, 1, 2].map(|method| {
-            let called = table.call(method, &mut (), &mut Conn { port: 7, seen: 0 }, None);
+            let called = table.call::<u64>(method, &mut (), &mut Conn { port: 7, seen: 0 }, None);
             called.expect("a run").expect("a program")
         });
         assert_eq!(results, [3, 0, -7i64 as u64]);

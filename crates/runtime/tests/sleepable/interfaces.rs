@@ -2,7 +2,7 @@
 
 use super::common::engines::engines;
 use super::{Conn, block_on, poll, waits};
-use bpf_runtime::{Engine, Linker, MapSet, Object, RunError, RunLimits, host::InterfaceError, interface};
+use bpf_runtime::{Engine, FromR0, Linker, MapSet, Object, RunError, RunLimits, host::InterfaceError, interface};
 use std::task::Poll;
 
 #[interface]
@@ -106,6 +106,73 @@ fn a_call_that_waits_keeps_its_version() {
         assert!(poll(call.as_mut()).is_pending());
         interrupter.interrupt();
         assert!(matches!(poll(call.as_mut()), Poll::Ready(Err(RunError::Interrupted { .. }))));
+    }
+}
+
+/// The answers that a host expects of `find`.
+#[derive(FromR0, PartialEq, Debug)]
+#[repr(u32)]
+enum Answer {
+    Two = 2,
+    Three,
+}
+
+/// [`Lookups`] with a result of the host's own.
+#[interface]
+trait Typed {
+    async fn find(&mut self, conn: &mut Conn) -> Result<Answer, RunError>;
+
+    async fn hint(&mut self, conn: &mut Conn) -> Result<u32, RunError> {
+        Ok(conn.port)
+    }
+
+    fn pick(&mut self, conn: &mut Conn) -> Result<u32, RunError>;
+
+    async fn done(&mut self, conn: &mut Conn) -> Result<(), RunError> {
+        conn.seen = 99;
+        Ok(())
+    }
+}
+
+#[test]
+fn a_result_that_its_type_does_not_have_names_the_program_that_ran() {
+    fn sent<F: Future + Send>(future: F) -> F {
+        future
+    }
+    let refused = |error: RunError, program: &str| {
+        assert_eq!(error.origin().expect("a program").program, program);
+        assert!(matches!(error, RunError::Result { value: 1, .. }), "{error}");
+    };
+    for engine in engines(|_| ()) {
+        let linker = waits(&engine);
+        let object = Object::parse(include_bytes!("../objects/waiting.o")).unwrap();
+        let load = |table| {
+            let maps = MapSet::for_object(&engine, &object).unwrap();
+            TypedOps::load(linker.loader(), &object, table, maps).unwrap()
+        };
+        let (ops, plain) = (load("waits"), load("plain"));
+        let (mut host, mut conn) = (0, Conn { port: 2, seen: 0 });
+        assert_eq!(block_on(ops.with(&mut host).find(&mut conn)).unwrap(), Answer::Three);
+        let find = ops.instance().program_returning::<Conn, Answer>("find").unwrap();
+        host = 0;
+        assert_eq!(block_on(sent(find.run_async(&mut host, &mut conn))).unwrap(), Answer::Three);
+        conn.port = 0;
+        assert_eq!(block_on(find.run_async(&mut host, &mut conn)).unwrap(), Answer::Two);
+        host = 0;
+        refused(block_on(find.run_async(&mut host, &mut conn)).unwrap_err(), "find");
+
+        // The call ends after its table is replaced.
+        (host, conn.port) = (u64::MAX - 1, 2);
+        let mut with = ops.with(&mut host);
+        let mut call = Box::pin(sent(with.find(&mut conn)));
+        assert!(poll(call.as_mut()).is_pending());
+        ops.replace(&plain).unwrap();
+        assert!(poll(call.as_mut()).is_pending());
+        let Poll::Ready(Err(error)) = poll(call.as_mut()) else { panic!("a result") };
+        refused(error, "find");
+        drop(call);
+        conn.port = 1;
+        refused(block_on(ops.with(&mut host).find(&mut conn)).unwrap_err(), "pick");
     }
 }
 
