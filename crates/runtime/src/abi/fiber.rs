@@ -593,6 +593,7 @@ impl Idle {
 #[cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod imp {
     use super::{Awaited, Ended, Link, Outcome, Resume, RunStack};
+    use crate::abi::critical;
     use crate::abi::shadow::Shadow;
     use crate::error::RunError;
     use corosensei::stack::StackPointer;
@@ -659,7 +660,10 @@ mod imp {
             let body = move |back: &Yielder<Resume, Awaited>, _: Resume| {
                 // SAFETY: valid until the run is over (contract).
                 unsafe { &*link }.set_back(back);
-                catch_unwind(AssertUnwindSafe(work))
+                let ended = catch_unwind(AssertUnwindSafe(work));
+                // A panic may come out of code that runs outside of sections.
+                critical::inside();
+                ended
             };
             // SAFETY: the caller's contract is this function's.
             let routine = unsafe { Coroutine::with_stack_unchecked(Usable { low, base }, body) };

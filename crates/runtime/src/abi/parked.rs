@@ -104,7 +104,9 @@ impl Parked {
                 // The waker has forked, and another thread of the parent may have had the lock.
                 return false;
             }
-            drop_waker(self.waker().replace(new));
+            // The lock ends with this statement.
+            let before = self.waker().replace(new);
+            drop_waker(before);
         }
         self.is_asked()
     }

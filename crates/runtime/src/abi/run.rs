@@ -246,8 +246,8 @@ impl Run {
     /// Releases the records, sockets, objects and locks that the run holds. Returns whether it held any.
     #[cold]
     pub(crate) fn release(&mut self) -> bool {
-        // Destructors of others.
-        let _left = Critical::leave();
+        // Destructors of others. A run on its thread's stack is in no section, or in a handler that interrupted one.
+        let _left = (!self.link.is_null()).then(Critical::leave);
         // SAFETY: the run's guard keeps the maps, and only the helpers change the list.
         unsafe { self.held.release(self.ctx.slot) }
     }

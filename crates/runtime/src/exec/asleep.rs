@@ -392,6 +392,8 @@ impl Drop for Asleep {
     fn drop(&mut self) {
         let program = self.program();
         let Some(fiber) = &mut self.fiber else { return };
+        // Exactly one section, also where a panic drops the run within the section of its beginning.
+        let _left = Critical::leave();
         let critical = Critical::enter();
         let mut cx = Context::from_waker(Waker::noop());
         let runs = &program.engine.0.runs;

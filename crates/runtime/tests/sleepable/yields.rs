@@ -122,6 +122,60 @@ fn a_waker_may_interrupt_while_it_is_cloned() {
     }
 }
 
+/// A waker that is replaced is dropped where its host may do anything, such as interrupt the run.
+#[test]
+fn a_waker_may_interrupt_while_it_is_dropped() {
+    struct Interrupts(Engine);
+    impl Wake for Interrupts {
+        fn wake(self: Arc<Self>) {}
+    }
+    impl Drop for Interrupts {
+        fn drop(&mut self) {
+            self.0.interrupt();
+        }
+    }
+    for engine in engines(|config| config.interruptible = true) {
+        let program = yielding(&Linker::<()>::new(&engine), LOOP);
+        let limits = RunLimits::new().yield_every(100);
+        let (mut host, mut data) = ((), []);
+        let mut run = Box::pin(program.run_async_with(&mut host, &mut data, &limits));
+        let waker = Waker::from(Arc::new(Interrupts(engine.clone())));
+        assert!(run.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(waker);
+        let (result, _) = count(run);
+        assert!(matches!(result, Err(RunError::Interrupted { .. })), "{result:?}");
+    }
+}
+
+/// A run whose poller's waker panics is given up, in its first poll and in a later one, and its thread runs others.
+#[test]
+fn a_panic_of_a_waker_leaves_the_thread_as_it_was() {
+    struct Panics(AtomicU64);
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            self.wake_by_ref();
+        }
+        fn wake_by_ref(self: &Arc<Self>) {
+            assert_ne!(self.0.fetch_sub(1, Ordering::Relaxed), 0, "a waker's own mistake");
+        }
+    }
+    for engine in engines(|_| ()) {
+        let program = yielding(&Linker::<()>::new(&engine), LOOP);
+        let limits = RunLimits::new().yield_every(100);
+        for after in [0, 3] {
+            let waker = Waker::from(Arc::new(Panics(AtomicU64::new(after))));
+            let thrown = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let (mut host, mut data) = ((), []);
+                let mut run = Box::pin(program.run_async_with(&mut host, &mut data, &limits));
+                while run.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {}
+            }));
+            assert!(thrown.is_err());
+            assert_eq!(engine.async_runs(), 0);
+            assert_eq!(count(Box::pin(program.run_async_with(&mut (), &mut [], &limits))).0.unwrap(), 1000);
+        }
+    }
+}
+
 #[test]
 fn registers_stack_and_frames_stay() {
     for engine in engines(|_| ()) {

@@ -378,7 +378,10 @@ impl PointState {
             if let [(n, step)] = unknown[..]
                 && let Some(is) = of(n)
             {
-                let rest = form.plus(&Form::name(n), -step).and_then(|rest| renamed(&rest, &names));
+                let rest = step
+                    .checked_neg()
+                    .and_then(|by| form.plus(&Form::name(n), by))
+                    .and_then(|rest| renamed(&rest, &names));
                 if let Some(first) = rest {
                     names[n.index()] = Some(self.fresh(is, Recipe::Of { place, first, step }));
                 }
@@ -410,25 +413,17 @@ impl PointState {
 
     /// Returns the form in a state that each name stands for.
     pub(super) fn renaming(&self, state: &State) -> Option<Vec<Form>> {
+        self.renaming_or_lost(state).ok()
+    }
+
+    /// The renaming, or the index of the first name that cannot be found.
+    fn renaming_or_lost(&self, state: &State) -> Result<Vec<Form>, usize> {
         let mut renaming: Vec<Form> = Vec::new();
         for (recipe, known) in self.recipes.iter().zip(&self.claim.names) {
-            let form = match recipe {
-                Recipe::Of { place, first, step } => {
-                    let at = number_at(state.lengths(), state.frames(), *place)?;
-                    let moved = at.plus(&first.substitute(&renaming)?, -1)?.residue(64);
-                    let of = if *step < 0 { moved.times(-1)? } else { moved };
-                    let of = if step.abs() == 1 { of } else { of.divided(step.abs())? };
-                    nearest(state.known(), of, known)
-                }
-                Recipe::Presence(place) => match value_at(state.frames(), *place).map(|v| resolved(state, v))? {
-                    Value::Pointer(Pointer { present, .. }) => present.map_or(Form::constant(1), Form::name),
-                    Value::Number(_) | Value::Unset => Form::constant(0),
-                },
-                Recipe::Unused => Form::constant(0),
-            };
+            let form = found(recipe, known, &renaming, state).ok_or(renaming.len())?;
             renaming.push(form);
         }
-        Some(renaming)
+        Ok(renaming)
     }
 
     /// A number of the state that must get a name of its own to be covered, since it may wrap.
@@ -522,16 +517,15 @@ impl PointState {
     /// The renaming, after names whose recipe does not fit have got a simpler one.
     fn usable_renaming(&mut self, state: &State, changed: &mut bool) -> Option<Vec<Form>> {
         for _ in 0..=self.recipes.len() {
-            if let Some(renaming) = self.renaming(state) {
-                return Some(renaming);
-            }
+            fuel::charge_each(self.recipes.len(), fuel::VALUE);
+            let found = match self.renaming_or_lost(state) {
+                Ok(renaming) => return Some(renaming),
+                Err(_) if fuel::is_spent() => return None,
+                Err(found) => found,
+            };
             *changed = true;
-            // The first name that cannot be found: the value at its place is forgotten, with everything that mentions
+            // The value at the place of the first name that cannot be found is forgotten, with everything that mentions
             // it.
-            let found = (0..self.recipes.len()).find(|n| {
-                let prefix = PointState { recipes: self.recipes[..=*n].to_vec(), ..self.clone() };
-                prefix.renaming(state).is_none()
-            })?;
             let lost = Name(u32::try_from(found).ok()?);
             let mentions = |form: &Form| form.terms().iter().any(|(n, _)| *n == lost);
             let place = match &self.recipes[found] {
@@ -668,7 +662,6 @@ impl PointState {
             forms.extend(known);
         }
         let moves = |form: &Form| form.terms().iter().any(|(n, _)| n.index() >= from);
-        let mut rows = Vec::new();
         // Bounds on the difference of two forms that rows of the state give.
         let difference = |a: &Form, b: &Form| b.substitute(renaming)?.plus(&a.substitute(renaming)?, -1);
         let known = |a: &Form, b: &Form| {
@@ -680,13 +673,20 @@ impl PointState {
         };
         for a in forms.iter().filter(|form| moves(form)) {
             for b in forms.iter().filter(|b| *b != a) {
+                fuel::charge_each(1 + state.known().rows().len(), fuel::VALUE);
+                if self.claim.rows.len() >= MAX_CANDIDATES || fuel::is_spent() {
+                    return;
+                }
+                let mut rows = Vec::new();
                 for (a, b) in [(a, b), (b, a)] {
                     for by in known(a, b).chain([1, 0]) {
                         rows.extend(b.plus(a, -1).and_then(|f| f.shifted(by.checked_neg()?)));
                     }
                 }
+                self.add_rows(rows);
             }
         }
+        let mut rows = Vec::new();
         // Bounds of sums of names that do not follow from the bounds of the names.
         for form in forms.iter().filter(|form| moves(form) && form.terms().len() > 1) {
             let bounds = form.substitute(renaming).and_then(|form| state.known().bounds(&form));
@@ -706,6 +706,25 @@ impl PointState {
         self.dropped.extend(lost);
         changed
     }
+}
+
+/// The form in this state of a name with this recipe. `renaming`: those of the names before it.
+fn found(recipe: &Recipe, known: &Known, renaming: &[Form], state: &State) -> Option<Form> {
+    Some(match recipe {
+        Recipe::Of { place, first, step } => {
+            let at = number_at(state.lengths(), state.frames(), *place)?;
+            let moved = at.plus(&first.substitute(renaming)?, -1)?.residue(64);
+            let of = if *step < 0 { moved.times(-1)? } else { moved };
+            let by = step.checked_abs()?;
+            let of = if by == 1 { of } else { of.divided(by)? };
+            nearest(state.known(), of, known)
+        }
+        Recipe::Presence(place) => match value_at(state.frames(), *place).map(|v| resolved(state, v))? {
+            Value::Pointer(Pointer { present, .. }) => present.map_or(Form::constant(1), Form::name),
+            Value::Number(_) | Value::Unset => Form::constant(0),
+        },
+        Recipe::Unused => Form::constant(0),
+    })
 }
 
 /// The form with names replaced, if each of them has a replacement.

@@ -101,8 +101,9 @@ pub(super) fn rows(known: &Knowledge, claim: &[Known], renaming: &[Form]) -> Vec
         rows.extend(combined);
         tidy(&mut rows);
     }
+    let within = |value: i128, most: i128| (-most..=most).contains(&value);
     let small =
-        |row: &Form| row.offset().abs() <= MAX_CONSTANT && row.terms().iter().all(|(_, a)| a.abs() <= MAX_COEFFICIENT);
+        |row: &Form| within(row.offset(), MAX_CONSTANT) && row.terms().iter().all(|(_, a)| within(*a, MAX_COEFFICIENT));
     rows.retain(|row| row.terms().len() > 1 && small(row));
     rows.sort_by_key(|row| (row.terms().len(), row.terms().iter().map(|(_, a)| a.unsigned_abs()).max()));
     rows

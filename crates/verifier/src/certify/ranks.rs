@@ -234,6 +234,9 @@ impl Search<'_> {
         }
         let mut settled = false;
         for _ in 0..=component.len() {
+            if !self.meter.work(fuel::VALUE * steps.len() as u64) {
+                return None;
+            }
             settled = true;
             for (_, from, to, by) in &steps {
                 let most = constants[from].checked_add(*by)?;
