@@ -65,10 +65,8 @@ impl Meter {
         fuel::charge(fuel::STEP);
         fuel::charge_each(known.names().len() + 2 * known.rows().len() + cells, fuel::VALUE);
         self.steps.set(self.steps.get().saturating_add(1));
-        if self.steps.get().is_multiple_of(TIMED_STEPS)
-            && self.within.deadline.is_some_and(|deadline| Instant::now() >= deadline)
-        {
-            self.late.set(true);
+        if self.steps.get().is_multiple_of(TIMED_STEPS) {
+            self.look_at_clock();
         }
         self.goes_on()
     }
@@ -76,10 +74,14 @@ impl Meter {
     /// Accounts for work between the steps, and looks at the clock. `false` if the search is over.
     pub(super) fn work(&self, amount: u64) -> bool {
         fuel::charge(amount);
+        self.look_at_clock();
+        self.goes_on()
+    }
+
+    fn look_at_clock(&self) {
         if self.within.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             self.late.set(true);
         }
-        self.goes_on()
     }
 
     /// Whether no limit is reached.
