@@ -191,7 +191,9 @@ fn a_child_loads_nothing_into_its_parents_engines() {
                 }
             }
             stop.store(true, Ordering::Relaxed);
-            if statuses.len() < rounds && bpf_testkit::emulated() {
+            // Such a child is ended by this process, or by its own alarm.
+            let waited = statuses.len() < rounds || statuses.contains(&libc::SIGALRM);
+            if waited && statuses.iter().all(|status| [0, libc::SIGALRM].contains(status)) && bpf_testkit::emulated() {
                 return bpf_testkit::skipped("loads in a forked child", &"a child waits for a lock of the emulator");
             }
             assert_eq!(statuses, vec![0; rounds], "{mode:?}");

@@ -9,8 +9,7 @@
 //! (trace partitioning). Multipliers are found by elimination and linear programming (`multipliers`), ranks by strongly
 //! connected components of the kept points (`ranks`).
 //!
-//! The search shares no code with the walk. After the last walk, the portfolio calls the search
-//! ([`accept`]).
+//! The search shares no code with the walk. After the last walk, the portfolio calls the search (`accept`).
 
 mod against;
 mod certificate;
