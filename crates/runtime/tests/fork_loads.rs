@@ -191,7 +191,7 @@ fn a_child_loads_nothing_into_its_parents_engines() {
                 }
             }
             stop.store(true, Ordering::Relaxed);
-            // Such a child is ended by this process, or by its own alarm.
+            // This process ends a child that waits for ever, or its own alarm does.
             let waited = statuses.len() < rounds || statuses.contains(&libc::SIGALRM);
             if waited && statuses.iter().all(|status| [0, libc::SIGALRM].contains(status)) && bpf_testkit::emulated() {
                 return bpf_testkit::skipped("loads in a forked child", &"a child waits for a lock of the emulator");
