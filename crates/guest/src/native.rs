@@ -173,7 +173,7 @@ pub(crate) fn update<M: Map, K: Plain, V: Plain>(map: &M, key: &K, value: &V, in
                 Some(oldest) if definition.is_lru() => {
                     store.remove(&oldest);
                 }
-                _ => return E2BIG,
+                Some(_) | None => return E2BIG,
             },
         }
         let at = store.value(definition, key, slot);
