@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bpf_prog_pack::{Error, Options, Packs, Patch, PokeError, Stats};
 use bpf_quiesce::{Domain, EnterError};
+use bpf_testkit::forked::{Ended, assert_ended_well, forked};
 use common::{constant, flip};
 
 #[test]
@@ -33,38 +34,33 @@ fn a_child_waits_for_no_lock_of_its_parent() {
                 }
             });
         }
+        let mut ended = Vec::new();
         for _ in 0..children {
             let before = loads.load(Ordering::Relaxed);
             while loads.load(Ordering::Relaxed) == before {
                 std::thread::yield_now();
             }
-            let dropped = packs.stage(&constant(3, 0), |_| None).unwrap().finalize().unwrap();
-            let staged = packs.stage(&constant(4, 0), |_| None).unwrap();
+            let mut dropped = Some(packs.stage(&constant(3, 0), |_| None).unwrap().finalize().unwrap());
+            let mut staged = Some(packs.stage(&constant(4, 0), |_| None).unwrap());
+            let child = || {
+                assert_eq!(packs.domain().enter().map(|guard| guard.slot()), Err(EnterError::Forked));
+                assert_eq!(packs.reserve(64).unwrap_err(), Error::Forked);
+                let jump = Patch::Jump(text.base() as usize + other);
+                assert_eq!(text.poke(slot, Patch::Nop, jump), Err(PokeError::Forked));
+                assert_eq!(staged.take().unwrap().finalize().unwrap_err(), Error::Forked);
+                drop(dropped.take());
+                assert_eq!((packs.reclaim(), packs.drain()), (0, Err(Error::Forked)));
+                assert_eq!(packs.stats(), Stats::default());
+            };
             // SAFETY: the child uses only these packs and the allocator, which the C library makes usable after a
-            // fork; it leaves through `_exit`.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                // A child that waits for ever is killed, and the test fails.
-                // SAFETY: takes an integer.
-                unsafe { libc::alarm(60) };
-                let mut good = packs.domain().enter().is_err_and(|error| error == EnterError::Forked);
-                good &= packs.reserve(64).is_err_and(|error| error == Error::Forked);
-                good &=
-                    text.poke(slot, Patch::Nop, Patch::Jump(text.base() as usize + other)) == Err(PokeError::Forked);
-                good &= staged.finalize().is_err_and(|error| error == Error::Forked);
-                drop(dropped);
-                good &= packs.reclaim() == 0 && packs.drain() == Err(Error::Forked);
-                good &= packs.stats() == Stats::default();
-                // SAFETY: ends the child without running the parent's destructors twice.
-                unsafe { libc::_exit(i32::from(!good)) };
+            // fork; the parent keeps what the child takes.
+            ended.push(unsafe { forked(60, child) });
+            if ended.ends_with(&[Ended::Waited]) {
+                break;
             }
-            assert!(child > 0);
-            let mut status = 0;
-            // SAFETY: `status` is a valid place for the result.
-            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "child: {status:#x}");
         }
         stop.store(true, Ordering::Relaxed);
+        assert_ended_well("packs in a forked child", &ended);
     });
     packs.drain().unwrap();
     assert_eq!(packs.stats().programs, 1);

@@ -3,6 +3,7 @@
 #![cfg(unix)]
 
 use bpf_runtime::{Caller, Config, Engine, Linker, LoadError, Program, Raw, code::Arch, isa::assemble};
+use bpf_testkit::forked::{Ended, assert_ended_well, forked};
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -30,7 +31,7 @@ fn the_child_names_programs_and_writes_nothing() {
         .unwrap();
     let load = |name: &str| linker.loader::<Raw>().insns(name, assemble("call 1001\nr0 = 4\nexit").unwrap());
     let program = load("kept").unwrap();
-    let gone = load("gone").unwrap();
+    let mut gone = Some(load("gone").unwrap());
     let files = || {
         let mut files: Vec<_> = fs::read_dir(&dir).unwrap().map(|file| file.unwrap().path()).collect();
         files.sort();
@@ -40,26 +41,19 @@ fn the_child_names_programs_and_writes_nothing() {
     engines_of_children(&dir, &engine);
     let before = files();
     assert_eq!(before.len(), 2);
-    // SAFETY: no other thread of this process is doing anything; the child leaves through `_exit`.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            assert_eq!(program.machine_code(), None);
-            assert_eq!(engine.symbolize(base as usize).unwrap().program, "kept");
-            assert!(matches!(load("new"), Err(LoadError::Forked)));
-            drop(gone);
-            engine.reclaim();
-            assert_eq!(files(), before);
-        }));
-        // SAFETY: ends the child without running the parent's destructors twice.
-        unsafe { libc::_exit(i32::from(result.is_err())) };
-    }
-    let mut status = 0;
-    // SAFETY: waits for the child and writes its status.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert_eq!(status, 0, "the child's assertions");
+    let child = || {
+        assert_eq!(program.machine_code(), None);
+        assert_eq!(engine.symbolize(base as usize).unwrap().program, "kept");
+        assert!(matches!(load("new"), Err(LoadError::Forked)));
+        drop(gone.take());
+        engine.reclaim();
+        assert_eq!(files(), before);
+    };
+    // SAFETY: no other thread of this process is doing anything, and the parent keeps `gone`.
+    assert_eq!(unsafe { forked(60, child) }, Ended::Well);
     assert_eq!(files(), before);
     // The parent goes on as before.
+    let gone = gone.unwrap();
     let (_, base) = gone.machine_code().unwrap();
     assert_eq!(engine.symbolize(base as usize).unwrap().program, "gone");
     drop(gone);
@@ -93,27 +87,21 @@ fn engines_of_children(dir: &std::path::Path, parent: &Engine) {
                 drop((answer(parent), answer(&told(&own_dir))));
             }
         });
-        let mut statuses = Vec::new();
+        let mut children = Vec::new();
         for _ in 0..40 {
-            // SAFETY: the child leaves through `_exit`, and `alarm` ends it if it waits for ever.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                // SAFETY: changes nothing but the time at which the child ends.
-                unsafe { libc::alarm(60) };
-                let checked = std::panic::catch_unwind(|| {
-                    let own = told(&own_dir);
-                    assert_eq!(answer(&own).run(&mut (), &mut []).unwrap(), 9);
-                });
-                // SAFETY: ends the child without running the parent's destructors twice.
-                unsafe { libc::_exit(i32::from(checked.is_err())) };
+            let child = || {
+                let own = told(&own_dir);
+                assert_eq!(answer(&own).run(&mut (), &mut []).unwrap(), 9);
+            };
+            // SAFETY: the child allocates and writes files, which the C library allows, and drops nothing of its
+            // parent's.
+            children.push(unsafe { forked(60, child) });
+            if children.ends_with(&[Ended::Waited]) {
+                break;
             }
-            let mut status = 0;
-            // SAFETY: waits for our child and writes its status.
-            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-            statuses.push(status);
         }
         stop.store(true, Ordering::Relaxed);
-        assert_eq!(statuses, [0; 40]);
+        assert_ended_well("engines of forked children that debuggers know", &children);
     });
     fs::remove_dir_all(own_dir).unwrap();
 }

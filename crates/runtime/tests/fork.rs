@@ -11,6 +11,7 @@ use bpf_runtime::{
     isa::assemble,
     maps::{Map, MapDef, MapError, MapType},
 };
+use bpf_testkit::forked::{Ended, assert_ended_well, forked};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -198,6 +199,7 @@ fn a_child_goes_on_with_no_run_that_waits() {
                     }
                 }
             });
+            let mut children = Vec::new();
             for _ in 0..6 {
                 let mut hosts = [0; 3];
                 let mut cx = Context::from_waker(Waker::noop());
@@ -207,10 +209,7 @@ fn a_child_goes_on_with_no_run_that_waits() {
                 let mut fresh = Box::pin(program.run_async(c, &mut []));
                 assert!(polled.as_mut().poll(&mut cx).is_pending());
                 assert!(dropped.as_mut().unwrap().as_mut().poll(&mut cx).is_pending());
-                // By `fork`, since the child frees memory: the other thread may have the allocator's lock.
-                let child = child(false, || {
-                    // SAFETY: ends a child that waits for ever.
-                    unsafe { libc::alarm(20) };
+                let child = || {
                     let mut cx = Context::from_waker(Waker::noop());
                     for run in [&mut polled, &mut fresh] {
                         let Poll::Ready(result) = run.as_mut().poll(&mut cx) else { panic!("it waits") };
@@ -220,18 +219,20 @@ fn a_child_goes_on_with_no_run_that_waits() {
                     program.interrupt();
                     engine.interrupt();
                     assert_eq!(engine.async_runs(), 0);
-                });
-                let status = wait(child);
-                if status != 0 {
-                    over.store(true, std::sync::atomic::Ordering::Relaxed);
-                }
-                assert_eq!(status, 0, "the child's assertions ({mode:?})");
+                };
+                // By `fork`, since the child frees memory: the other thread may have the allocator's lock.
+                // SAFETY: the child allocates, which the C library allows; the parent keeps what the child takes.
+                children.push(unsafe { forked(20, child) });
                 assert!(matches!(polled.as_mut().poll(&mut cx), Poll::Ready(Ok(6))));
                 assert!(matches!(dropped.unwrap().as_mut().poll(&mut cx), Poll::Ready(Ok(6))));
                 drop((polled, fresh));
                 assert_eq!(hosts, [2, 2, 0]);
+                if children.ends_with(&[Ended::Waited]) {
+                    break;
+                }
             }
             over.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_ended_well(&format!("runs that wait in a forked child ({mode:?})"), &children);
         });
         assert_eq!(engine.async_runs(), 0);
     }
@@ -387,17 +388,19 @@ fn a_child_asks_for_memory_without_waiting() {
                 }
             });
         }
-        let mut statuses = Vec::new();
+        let mut children = Vec::new();
         for _ in 0..50 {
-            let child = child(false, || {
-                // SAFETY: ends the child if it waits for ever.
-                unsafe { libc::alarm(60) };
+            let child = || {
                 assert!(account.usage().used > 0 && engine.usage().used > 0);
                 assert_eq!(engine.account("of the child", 7).usage().limit, 7);
-            });
-            statuses.push(wait(child));
+            };
+            // SAFETY: the child allocates, which the C library allows, and drops nothing of its parent's.
+            children.push(unsafe { forked(60, child) });
+            if children.ends_with(&[Ended::Waited]) {
+                break;
+            }
         }
         over.store(true, std::sync::atomic::Ordering::Relaxed);
-        assert_eq!(statuses, [0; 50]);
+        assert_ended_well("memory in a forked child", &children);
     });
 }

@@ -17,6 +17,7 @@ use bpf_runtime::{
     interface,
     isa::assemble,
 };
+use bpf_testkit::forked::{Ended, assert_ended_well, forked};
 use common::engines::engines;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -105,37 +106,25 @@ fn a_child_changes_nothing_of_its_parents() {
                     && matches!(tenants.names().len(), 0..=2)
                     && tenants.get("stays").is_none_or(|instance| instance.name() == Some("stays"))
             };
-            let mut wrong = Vec::new();
+            let mut children = Vec::new();
             for round in 0..60 {
-                let lent = pool.take().unwrap();
-                let plan = Plan::new().set(&array, 1, &here).commit().unwrap();
-                // SAFETY: the child tries some changes and leaves through `_exit`.
-                let child = unsafe { libc::fork() };
-                assert!(child >= 0);
-                if child == 0 {
-                    // SAFETY: ends a child that waits for ever.
-                    unsafe { libc::alarm(20) };
-                    let all = (0..12).all(|change| refused((round + change) % 12));
-                    let all = all && looks();
+                let mut lent = Some(pool.take().unwrap());
+                let mut plan = Some(Plan::new().set(&array, 1, &here).commit().unwrap());
+                let child = || {
+                    assert!((0..12).all(|change| refused((round + change) % 12)) && looks());
                     // An instance of the parent's pool does not go back in the child.
-                    drop(lent);
-                    let all = all && matches!(plan.roll_back(), Err(PlanError::ProgArray { .. }));
-                    // SAFETY: ends the child without running the parent's destructors twice.
-                    unsafe { libc::_exit(i32::from(!all)) };
-                }
-                let mut status = 0;
-                // SAFETY: waits for our child and writes its status.
-                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-                if status != 0 {
-                    wrong.push((round, status));
-                }
-                plan.roll_back().unwrap();
-                if wrong.len() > 1 {
+                    drop(lent.take());
+                    assert!(matches!(plan.take().unwrap().roll_back(), Err(PlanError::ProgArray { .. })));
+                };
+                // SAFETY: the child allocates, which the C library allows; the parent keeps what the child takes.
+                children.push(unsafe { forked(20, child) });
+                plan.unwrap().roll_back().unwrap();
+                if children.ends_with(&[Ended::Waited]) {
                     break;
                 }
             }
             stop.store(true, Ordering::Relaxed);
-            assert_eq!(wrong, [], "rounds whose child did not end well, and how it ended");
+            assert_ended_well("changes in a forked child", &children);
         });
     }
 }

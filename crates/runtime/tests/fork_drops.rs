@@ -11,6 +11,7 @@ use bpf_runtime::{
     maps::{Map, MapDef, MapType, RingBuf},
     *,
 };
+use bpf_testkit::forked::{Ended, assert_ended_well, forked};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 type Prog = Program<Raw, ()>;
@@ -96,30 +97,16 @@ fn a_child_lets_go_of_everything_whatever_its_parent_was_doing() {
                 }
             });
         }
-        let mut hung = Vec::new();
-        for round in 0..60 {
+        let mut children = Vec::new();
+        for _ in 0..60 {
             let mut held = Some(Belongings::new(&engine));
-            // SAFETY: the child drops its objects and leaves through `_exit`.
-            let child = unsafe { libc::fork() };
-            assert!(child >= 0);
-            if child == 0 {
-                // SAFETY: ends a child that waits for ever.
-                unsafe { libc::alarm(120) };
-                let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(held.take())));
-                // SAFETY: ends the child without running the parent's destructors twice.
-                unsafe { libc::_exit(i32::from(dropped.is_err())) };
-            }
-            let mut status = 0;
-            // SAFETY: waits for our child and writes its status.
-            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-            if status != 0 {
-                hung.push((round, status));
-            }
-            if hung.len() > 1 {
+            // SAFETY: the child drops its copies, and its parent keeps what they are copies of.
+            children.push(unsafe { forked(120, || drop(held.take())) });
+            if children.ends_with(&[Ended::Waited]) {
                 break;
             }
         }
         stop.store(true, Ordering::Relaxed);
-        assert_eq!(hung, [], "rounds whose child did not end, and how it was ended");
+        assert_ended_well("drops in a forked child", &children);
     });
 }

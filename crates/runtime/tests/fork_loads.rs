@@ -17,9 +17,9 @@ use bpf_runtime::{
     maps::{Map, MapDef, MapType},
     net::Xdp,
 };
+use bpf_testkit::forked::{Ended, assert_ended_well, forked};
 use common::engines::{config, modes};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 #[derive(BpfContext)]
 #[repr(C)]
@@ -110,30 +110,6 @@ impl Made {
     }
 }
 
-/// Waits for the end of a child and returns its status; `None` if it had to be killed, since not even its alarm ended
-/// it.
-fn ended(child: libc::pid_t) -> Option<i32> {
-    let begun = Instant::now();
-    let mut status = 0;
-    loop {
-        // SAFETY: asks for our child and writes its status.
-        match unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } {
-            0 if begun.elapsed() < Duration::from_secs(90) => std::thread::sleep(Duration::from_millis(2)),
-            0 => {
-                // SAFETY: kills our child, which has not been waited for.
-                unsafe { libc::kill(child, libc::SIGKILL) };
-                // SAFETY: waits for the end of our child and writes its status.
-                unsafe { libc::waitpid(child, &raw mut status, 0) };
-                return None;
-            }
-            ended => {
-                assert_eq!(ended, child);
-                return Some(status);
-            }
-        }
-    }
-}
-
 #[test]
 fn a_child_loads_nothing_into_its_parents_engines() {
     for mode in modes() {
@@ -165,38 +141,25 @@ fn a_child_loads_nothing_into_its_parents_engines() {
                     }
                 });
             }
-            let mut statuses = Vec::new();
+            let mut children = Vec::new();
             // An emulator's own locks may be held at a fork, so there are few under one.
             let rounds = if bpf_testkit::emulated() { 6 } else { 60 };
             for _ in 0..rounds {
-                // SAFETY: the child leaves through `_exit`, and `alarm` ends it if it waits for ever.
-                let child = unsafe { libc::fork() };
-                if child == 0 {
-                    // SAFETY: changes nothing but the time at which the child ends.
-                    unsafe { libc::alarm(60) };
-                    let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                        assert_eq!(not_refused(&linker, &engine, &array, &map), None);
-                        assert_eq!(made.not_refused(), None);
-                        let own = Engine::new(config.clone()).unwrap();
-                        let one =
-                            Linker::<()>::new(&own).loader::<Raw>().insns("own", assemble("r0 = 9\nexit").unwrap());
-                        assert_eq!(one.unwrap().run(&mut (), &mut []).unwrap(), 9);
-                    }));
-                    // SAFETY: ends the child without running the parent's destructors twice.
-                    unsafe { libc::_exit(i32::from(checked.is_err())) };
-                }
-                match ended(child) {
-                    Some(status) => statuses.push(status),
-                    None => break,
+                let child = || {
+                    assert_eq!(not_refused(&linker, &engine, &array, &map), None);
+                    assert_eq!(made.not_refused(), None);
+                    let own = Engine::new(config.clone()).unwrap();
+                    let one = Linker::<()>::new(&own).loader::<Raw>().insns("own", assemble("r0 = 9\nexit").unwrap());
+                    assert_eq!(one.unwrap().run(&mut (), &mut []).unwrap(), 9);
+                };
+                // SAFETY: the child allocates, which the C library allows, and drops nothing of its parent's.
+                children.push(unsafe { forked(60, child) });
+                if children.ends_with(&[Ended::Waited]) {
+                    break;
                 }
             }
             stop.store(true, Ordering::Relaxed);
-            // This process ends a child that waits for ever, or its own alarm does.
-            let waited = statuses.len() < rounds || statuses.contains(&libc::SIGALRM);
-            if waited && statuses.iter().all(|status| [0, libc::SIGALRM].contains(status)) && bpf_testkit::emulated() {
-                return bpf_testkit::skipped("loads in a forked child", &"a child waits for a lock of the emulator");
-            }
-            assert_eq!(statuses, vec![0; rounds], "{mode:?}");
+            assert_ended_well(&format!("loads in a forked child ({mode:?})"), &children);
         });
     }
 }

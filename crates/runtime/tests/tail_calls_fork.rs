@@ -4,6 +4,7 @@
 mod common;
 
 use bpf_runtime::error::ProgArrayError;
+use bpf_testkit::forked::{Ended, forked};
 use common::fixture;
 
 #[test]
@@ -18,22 +19,14 @@ fn the_child_neither_runs_nor_links() {
     }
     array.set(0, &two).unwrap();
     assert_eq!(f.run(&program, [0; 4]).0, 2);
-    // SAFETY: no other thread of this process is doing anything; the child leaves through `_exit`.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            // Runs are refused (tests/fork.rs).
-            assert!(matches!(array.set(0, &three), Err(ProgArrayError::Text(_))));
-            assert!(matches!(array.clear(0), Err(ProgArrayError::Text(_))));
-            assert_eq!(array.get(0).unwrap().name(), "two");
-        }));
-        // SAFETY: ends the child without running the parent's destructors twice.
-        unsafe { libc::_exit(i32::from(result.is_err())) };
-    }
-    let mut status = 0;
-    // SAFETY: waits for the child and writes its status.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert_eq!(status, 0, "the child's assertions");
+    let child = || {
+        // Runs are refused (tests/fork.rs).
+        assert!(matches!(array.set(0, &three), Err(ProgArrayError::Text(_))));
+        assert!(matches!(array.clear(0), Err(ProgArrayError::Text(_))));
+        assert_eq!(array.get(0).unwrap().name(), "two");
+    };
+    // SAFETY: no other thread of this process is doing anything.
+    assert_eq!(unsafe { forked(60, child) }, Ended::Well);
     assert_eq!(f.run(&program, [0; 4]).0, 2);
     array.set(0, &three).unwrap();
     assert_eq!(f.run(&program, [0; 4]).0, 3);

@@ -6,6 +6,7 @@
 #![cfg(all(target_os = "linux", not(miri)))]
 
 use bpf_runtime::{code::Arch, isa::assemble, *};
+use bpf_testkit::forked::{assert_ended_well, forked};
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Once};
@@ -334,27 +335,19 @@ fn a_child_that_is_forked_while_a_program_is_compiled_lets_go_of_it() {
         std::thread::sleep(wait);
         let slow = program.is_slow();
         let before = engine.tier_stats();
-        // SAFETY: the child drops its objects and leaves through `_exit`.
-        let child = unsafe { libc::fork() };
-        assert!(child >= 0);
-        if child == 0 {
-            // SAFETY: ends a child that waits for ever.
-            unsafe { libc::alarm(20) };
-            let right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                // In the child, the program stays in the tier that it had at the fork, since no thread recompiles it.
-                let now = program.is_slow();
-                assert!(program.run(&mut (), &mut []).is_err(), "there is no code in a child");
-                std::thread::sleep(Duration::from_millis(1));
-                assert_eq!((program.is_slow(), engine.tier_stats().refused), (now, before.refused));
-                drop((program, engine));
-            }));
-            // SAFETY: ends the child without running the parent's destructors twice.
-            unsafe { libc::_exit(i32::from(right.is_err())) };
-        }
-        let mut status = 0;
-        // SAFETY: waits for our child and writes its status.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0, "the child's end");
+        let (mut program, mut engine) = (Some(program), Some(engine));
+        let child = || {
+            let (program, engine) = (program.take().unwrap(), engine.take().unwrap());
+            // In the child, the program stays in the tier that it had at the fork, since no thread recompiles it.
+            let now = program.is_slow();
+            assert!(program.run(&mut (), &mut []).is_err(), "there is no code in a child");
+            std::thread::sleep(Duration::from_millis(1));
+            assert_eq!((program.is_slow(), engine.tier_stats().refused), (now, before.refused));
+        };
+        // SAFETY: the child drops its copies, and its parent keeps what they are copies of.
+        let ended = unsafe { forked(20, child) };
+        assert_ended_well("a fork while a program is compiled", &[ended]);
+        let (program, engine) = (program.unwrap(), engine.unwrap());
         let result = program.run(&mut (), &mut []).unwrap();
         while program.is_slow() {
             assert_eq!(program.run(&mut (), &mut []).unwrap(), result);

@@ -6,6 +6,7 @@
 //! * `sleepers` (feature `oracle`): programs that sleep, beside a host that frees memory meanwhile;
 //! * [`disasm`] and [`snapshot`]: machine code as text, and files that hold the text to compare with;
 //! * [`elf`]: the bytes of a section, without the loader under test;
+//! * `forked`: forked children, which must end well;
 //! * `fuzz` (feature `engines`): the bodies of the fuzz targets;
 //! * `kernel_object` (feature `objects`): an object's programs and maps in the kernel.
 //!
@@ -14,6 +15,8 @@
 
 pub mod cases;
 pub mod elf;
+#[cfg(unix)]
+pub mod forked;
 #[cfg(feature = "engines")]
 pub mod fuzz;
 pub mod generate;
