@@ -75,6 +75,7 @@ pub use owner::{OtherDomain, Owned};
 #[cfg(not(loom))]
 pub use per_process::{Begin, PerProcess};
 #[cfg(not(loom))]
+pub use section::interrupted;
 pub use users::{SHARDS, Users, thread_number};
 
 /// The largest [`Options::max_slots`]. Bounds the size of objects with one part per slot.

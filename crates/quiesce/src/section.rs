@@ -43,9 +43,18 @@ pub(crate) fn forget() {
     CACHE.with(|cache| cache.domain.set(NO_DOMAIN));
 }
 
-/// Whether the calling thread is in a section. True only in a signal handler, because a section's own code does not
-/// ask.
-pub(crate) fn interrupted() -> bool {
+/// Returns whether the caller is a signal handler that interrupted its thread in a section of this crate: while the
+/// thread was registering, was waiting for a slot or for a grace period, or was waking a waiting thread.
+///
+/// There the thread may have been in the allocator. [`Domain::enter_run`](crate::Domain::enter_run) returns
+/// [`EnterError::Signal`](crate::EnterError::Signal) there.
+///
+/// ```
+/// assert!(!bpf_quiesce::interrupted(), "this is no signal handler");
+/// ```
+#[inline]
+pub fn interrupted() -> bool {
+    // A section's own code does not ask.
     CACHE.with(|cache| cache.sections.get() != 0)
 }
 
@@ -81,5 +90,19 @@ impl Drop for Section {
             compiler_fence(Ordering::SeqCst);
             cache.sections.set(cache.sections.get() - 1);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Section, interrupted};
+
+    #[test]
+    fn a_section_is_seen_until_it_ends() {
+        let outer = Section::begin();
+        drop(Section::begin());
+        assert!(interrupted());
+        drop(outer);
+        assert!(!interrupted());
     }
 }

@@ -8,6 +8,11 @@ use loom::sync::atomic;
 /// Does nothing: loom models no signal handlers.
 pub(super) fn compiler_fence(_: Ordering) {}
 
+/// Loom models no signal handlers.
+pub(super) fn interrupted_in_domain() -> bool {
+    false
+}
+
 /// An atomic number whose stores are exchanges.
 ///
 /// Loom does not order a plain store after a compare-and-exchange of another thread that came before, and lets the

@@ -5,8 +5,8 @@
 //! drop such a run is a [`Critical`] section as a whole, which is left around everything that is not this library's:
 //! wakers ([`Critical::leave`]), and emitted code with all that it calls ([`outside`]). Host functions that wait are
 //! called by emitted code, so a section begins in their shims ([`inside`]) and is left around closures and futures. The
-//! library asks whether it has interrupted a section ([`interrupted`]) before it begins or polls a run, which it
-//! refuses, and before it drops one, which it forgets.
+//! library asks whether it has interrupted a section, here or in bpf-quiesce ([`interrupted`]), before it begins or
+//! polls a run, which it refuses, and before it drops one, which it forgets.
 //!
 //! Limits: interruptions do not ask, so a host must not interrupt runs in a handler. The interpreter allocates outside
 //! of sections.
@@ -17,7 +17,7 @@
 //! * A thread is in exactly one section where it switches to or from the stack of a run. So code on such a stack, which
 //!   may go to another thread, sets the number of sections and does not change it.
 
-use crate::abi::sync::{Mutex, MutexGuard, Ordering, compiler_fence};
+use crate::abi::sync::{Mutex, MutexGuard, Ordering, compiler_fence, interrupted_in_domain};
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -28,11 +28,19 @@ thread_local! {
     static SECTIONS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Returns whether this thread is in a section: in code of this crate that does not ask, so the caller is a signal
-/// handler.
+/// Returns whether this thread is in a section, here or in bpf-quiesce: in code that does not ask, so the caller is a
+/// signal handler.
 #[inline]
 pub(crate) fn interrupted() -> bool {
-    SECTIONS.get() != 0
+    SECTIONS.get() != 0 || interrupted_in_domain()
+}
+
+/// Does work of a host on the stack of a run, which does not wait meanwhile. Not inlined: see [`inside`].
+#[cfg(feature = "tracing")]
+#[inline(never)]
+pub(crate) fn left<R>(work: impl FnOnce() -> R) -> R {
+    let _left = Critical::leave();
+    work()
 }
 
 /// A section, while it lives. Of one thread.

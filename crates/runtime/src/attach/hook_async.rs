@@ -123,6 +123,10 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
                 }
             };
             let Poll::Ready(verdict) = polled else { return Poll::Pending };
+            if self.waits.as_ref().is_some_and(Asleep::waits) {
+                // Refused in a signal handler.
+                return Poll::Ready(verdict.map_err(unboxed));
+            }
             let moved = self.waits.take().and_then(|run| run.moved_deadline());
             if let (Some(tick), Some(limits)) = (moved, &mut self.limits) {
                 limits.move_deadline(tick);
@@ -184,7 +188,7 @@ impl<D, H: 'static> Future for HookRunAsync<'_, D, H> {
         let polled = catch_unwind(AssertUnwindSafe(|| this.go_on(&list, cx)));
         drop(list);
         // A run that has thrown is over, as a `RunAsync` is: its program must not begin again.
-        if !matches!(polled, Ok(Poll::Pending)) {
+        if !matches!(polled, Ok(Poll::Pending | Poll::Ready(Err(RunError::Signal)))) {
             this.end();
         }
         polled.unwrap_or_else(|panic| resume_unwind(panic))

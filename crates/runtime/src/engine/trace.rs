@@ -13,6 +13,7 @@ use crate::error::{LoadError, RunError};
 #[cfg(feature = "tracing")]
 mod imp {
     use super::{LoadError, Printed, RunError};
+    use crate::abi::critical;
     use bpf_quiesce::Foreign;
 
     pub(crate) fn load(program: &str) -> Foreign<tracing::span::EnteredSpan> {
@@ -40,7 +41,8 @@ mod imp {
     }
 
     pub(crate) fn stopped(program: &str, error: &RunError) {
-        tracing::warn!(program, %error, "run stopped");
+        // The end of a run that may wait is in a section, and a subscriber is code of a host.
+        critical::left(|| tracing::warn!(program, %error, "run stopped"));
     }
 
     /// Whether lines of programs become events.

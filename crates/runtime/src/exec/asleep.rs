@@ -15,7 +15,7 @@ use crate::context::Parts;
 use crate::error::RunError;
 use crate::faults::planted;
 use crate::program::loaded::Loaded;
-use bpf_quiesce::{Memory, Reservation, RunGuard, drop_payload};
+use bpf_quiesce::{EnterError, Memory, Reservation, RunGuard, drop_payload};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
@@ -288,6 +288,11 @@ impl Asleep {
                     // SAFETY: the run waits, and is in this guard's slot until it waits again or is over.
                     (unsafe { fiber.go_on(fibers, slot, engine.runs.clock(), cx) }, None)
                 }
+                Err(EnterError::Signal) => {
+                    // A handler has interrupted its thread where the thread had no slot yet. Another poll goes on.
+                    self.call = None;
+                    return Poll::Ready(Err(Box::new(RunError::Signal)));
+                }
                 // SAFETY: the run waits.
                 Err(error) => (unsafe { fiber.cancel(cx, None) }, Some(error)),
             },
@@ -314,6 +319,11 @@ impl Asleep {
                 Poll::Ready(refused.map_or(result, |error| Err(boxed(error))))
             }
         }
+    }
+
+    /// Returns whether the run is not over: it waits, or a poll was refused with [`RunError::Signal`].
+    pub(crate) fn waits(&self) -> bool {
+        self.fiber.is_some()
     }
 
     /// Returns the deadline of a run that is over, which waits that do not count have moved: for runs that follow under

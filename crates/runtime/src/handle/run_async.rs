@@ -132,7 +132,9 @@ impl<D, H: 'static> Future for RunAsync<'_, D, H> {
             }
             State::Waits(run) => {
                 let Poll::Ready(result) = run.poll(cx) else { return Poll::Pending };
-                this.state = State::Over;
+                if !run.waits() {
+                    this.state = State::Over;
+                }
                 result
             }
             State::Over => return Poll::Ready(Err(RunError::Over)),

@@ -6,12 +6,15 @@ use bpf_runtime::{
     AsyncCaller, Caller, Engine, HelperError, Linker, OwnedBytes, Program, Raw, RunError, RunLimits, isa::assemble,
 };
 use std::future::pending;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 /// `call 1001` waits for ever, and sets the host's flag when its future is dropped.
 fn never(engine: &Engine) -> Linker<Arc<AtomicBool>> {
@@ -315,5 +318,66 @@ fn a_run_is_polled_once_more_at_most_after_it_was_ended() {
         let linker = waits(&engine);
         assert_eq!(block_on(load(&linker, ONCE).run_async(&mut 0, &mut [])).unwrap(), 7);
         block_on(after(1));
+    }
+}
+
+/// A subscriber of `tracing` that runs a sleepable program at each event, and panics if asked to.
+struct Runs {
+    program: Program<Raw, u64>,
+    results: Arc<Mutex<Vec<Result<u64, RunError>>>>,
+    panics: bool,
+}
+
+impl Subscriber for Runs {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event()
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        let result = block_on(self.program.run_async(&mut 0, &mut []));
+        self.results.lock().unwrap().push(result);
+        assert!(!self.panics, "told");
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// The end of a sleepable run is refused to signal handlers; a subscriber that is told of it is none.
+#[test]
+fn a_subscriber_that_is_told_of_a_stop_runs_sleepable_programs() {
+    for engine in engines(|_| ()) {
+        let mut linker = waits(&engine);
+        linker
+            .func(1002, "fail", |_: &mut Caller<'_, u64>| -> Result<u64, HelperError> {
+                Err(HelperError::new(RunError::TooDeep { limit: 1 }))
+            })
+            .unwrap();
+        let fails = load(&linker, "r1 = 1\ncall 1001\ncall 1002\nexit");
+        for panics in [false, true] {
+            let results = Arc::default();
+            let subscriber = Runs { program: load(&linker, ONCE), results: Arc::clone(&results), panics };
+            let result = tracing::subscriber::with_default(subscriber, || {
+                catch_unwind(AssertUnwindSafe(|| block_on(fails.run_async(&mut 0, &mut []))))
+            });
+            match result {
+                Ok(result) => assert!(!panics && matches!(result, Err(RunError::Host { .. }))),
+                Err(_) => assert!(panics),
+            }
+            let results = std::mem::take(&mut *results.lock().unwrap());
+            assert!(matches!(results[..], [Ok(7)]), "{results:?}");
+            // Neither the end of the subscriber nor its panic leaves the thread in a section.
+            assert_eq!(block_on(load(&linker, ONCE).run_async(&mut 0, &mut [])).unwrap(), 7);
+            assert_eq!(engine.async_runs(), 0);
+        }
     }
 }
