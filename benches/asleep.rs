@@ -198,7 +198,7 @@ fn parked(engine: &Engine) {
 }
 
 fn main() {
-    let engine = Engine::new(Config::default()).expect("a supported host");
+    let engine = Engine::new(Config::new()).expect("a supported host");
     calls(&engine);
     runs(&engine);
     yields(&engine);

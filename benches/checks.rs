@@ -46,12 +46,12 @@ fn text(enter: &str, size: usize, form: Form) -> String {
 fn load<C: Context>(linker: &Linker<()>, text: &str, form: Form) -> Program<C, ()> {
     let insns = assemble(text).expect("the text is one of ours");
     let loader = linker.loader::<C>();
-    let loader = if form == Form::Hybrid { loader.hybrid() } else { loader };
+    let loader = if form == Form::Hybrid { loader.hybrid(true) } else { loader };
     loader.insns("accesses", insns).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn main() {
-    let engine = Engine::new(Config::default()).expect("an engine");
+    let engine = Engine::new(Config::new()).expect("an engine");
     let linker = Linker::<()>::new(&engine);
     let mut table =
         Table::new(["accesses", "proven ns", "by hand ns", "hybrid ns", "by hand / access", "hybrid / access"]);

@@ -60,7 +60,7 @@ struct Stubs {
 
 impl Stubs {
     fn new() -> Stubs {
-        let packs = Packs::new(Domain::new(bpf_quiesce::Options::default()), bpf_prog_pack::Options::default());
+        let packs = Packs::new(Domain::new(bpf_quiesce::Options::new()), bpf_prog_pack::Options::default());
         let packs = packs.expect("a supported host");
         let load = |i| packs.stage(&layout::stub(i), |_| None).and_then(|staged| staged.finalize()).expect("room");
         let mut texts: Vec<Text> = (0..=ENTRIES as u16).map(load).collect();
@@ -74,7 +74,7 @@ impl Stubs {
     }
 
     fn tree(&self, entries: std::ops::Range<usize>, align: bool, retpolines: bool) -> Dispatcher {
-        let hardening = Hardening { retpolines, ..Hardening::default() };
+        let hardening = Hardening::new().retpolines(retpolines);
         let options = Options { limit: ENTRIES, align, hardening };
         let dispatcher = Dispatcher::new(&self.packs, options).expect("room");
         entries.for_each(|i| dispatcher.attach(self.address(i)).expect("room"));
@@ -276,8 +276,7 @@ fn rows() -> Vec<Table> {
 }
 
 fn engine(retpolines: bool) -> Engine {
-    let mut config = Config::default();
-    config.hardening.retpolines = retpolines;
+    let config = Config::new().hardening(|hardening| hardening.retpolines(retpolines));
     Engine::new(config).expect("a supported host")
 }
 
@@ -333,7 +332,7 @@ fn packets() -> Vec<Table> {
         for (name, load) in kinds {
             let programs: Vec<Packet> = (0..ENTRIES).map(|_| load()).collect();
             let dispatcher = |limit: usize, attached: usize| {
-                let options = DispatcherOptions::default().with_limit(limit);
+                let options = DispatcherOptions::new().limit(limit);
                 let dispatcher = bpf_runtime::Dispatcher::<Xdp, ()>::with_options(&engine, options).expect("room");
                 programs.iter().take(attached).for_each(|program| dispatcher.attach(program).expect("room"));
                 dispatcher
@@ -388,7 +387,7 @@ fn updates() -> Vec<Table> {
     for others in [0, 1, 2, 8, 16, 32, 47, 100, 255] {
         let programs: Vec<Program<Raw, ()>> = (0..=others).map(|_| load()).collect();
         let (guest, rest) = programs.split_last().expect("one at least");
-        let options = DispatcherOptions::default().with_limit(256);
+        let options = DispatcherOptions::new().limit(256);
         let dispatcher = bpf_runtime::Dispatcher::<Raw, ()>::with_options(&engine, options).expect("room");
         let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::RunAll { result: 0 }).expect("room");
         for program in rest {

@@ -56,15 +56,15 @@ fn hook(engine: &Engine, program: &Program<Raw, ()>, policy: HookPolicy) -> Hook
 }
 
 fn main() {
-    let (engine, program) = load(Config::default(), EMPTY);
+    let (engine, program) = load(Config::new(), EMPTY);
     let hook = hook(&engine, &program, FIRST);
     let observers = self::hook(&engine, &program, HookPolicy::RunAll { result: 0 });
-    let (with_run, with_run_program) = load(Config::default(), COULD_ASK);
+    let (with_run, with_run_program) = load(Config::new(), COULD_ASK);
     let with_run_hook = self::hook(&with_run, &with_run_program, FIRST);
     // Runners have engines of their own: a runner holds a guard, and any other run on that engine would be inside it.
-    let (under_guard, under_guard_program) = load(Config::default(), EMPTY);
+    let (under_guard, under_guard_program) = load(Config::new(), EMPTY);
     let under_guard_hook = self::hook(&under_guard, &under_guard_program, FIRST);
-    let (_under_guard, under_guard_with_run) = load(Config::default(), COULD_ASK);
+    let (_under_guard, under_guard_with_run) = load(Config::new(), COULD_ASK);
     let (mut first, mut second, mut third) = ((), (), ());
     let mut runner = under_guard_program.runner(&mut first).expect("a slot");
     let mut hook_runner = under_guard_hook.runner(&mut second).expect("a slot");
@@ -157,8 +157,7 @@ fn main() {
 fn counted() -> Table {
     let loads = [("no", false), ("yes", true)].map(|(counted, metrics)| {
         let config = || {
-            let mut config = Config::default();
-            config.metrics = metrics;
+            let config = Config::new().metrics(metrics);
             config
         };
         (counted, load(config(), EMPTY), load(config(), COULD_ASK))

@@ -33,7 +33,7 @@ fn load(engine: &Engine, text: &str, budget: bool, interruptible: bool) -> Progr
 }
 
 fn main() {
-    let engine = Engine::new(Config::default()).expect("a supported host");
+    let engine = Engine::new(Config::new()).expect("a supported host");
     let deadline = engine.deadline_in(Duration::from_secs(100_000)).expect("a thread");
     let interrupter = engine.interrupter();
     let limits = [

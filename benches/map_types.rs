@@ -47,20 +47,20 @@ fn main() {
             const IN_PLACE: &[Operation] = &[Operation::Lookup, Operation::Update];
             row(def(MapType::Array, 4, 8, entries), Shape::Index, IN_PLACE, false);
             row(def(MapType::PerCpuArray, 4, 8, entries), Shape::Index, IN_PLACE, false);
-            let trie = def(MapType::LpmTrie, 8, 8, entries + most as u32).with_flags(flags::NO_PREALLOC);
+            let trie = def(MapType::LpmTrie, 8, 8, entries + most as u32).flags(flags::NO_PREALLOC);
             row(trie, Shape::Prefix, &[Operation::Lookup, Operation::Update], false);
             for (key, value, is_wide) in [(8, 8, false), (16, 64, true)] {
                 let entries = entries + most as u32;
                 let all = &[Operation::Lookup, Operation::Update, Operation::InsertDelete];
                 row(def(MapType::PerCpuHash, key, value, entries), Shape::Words, all, is_wide);
                 let on_demand = MapDef::new("hash, no_prealloc", MapType::Hash, key, value, entries);
-                row(on_demand.with_flags(flags::NO_PREALLOC), Shape::Words, all, is_wide);
+                row(on_demand.flags(flags::NO_PREALLOC), Shape::Words, all, is_wide);
                 // These maps have room for more elements than are inserted, so that the kernel's LRU lists evict
                 // none; then maps that evict.
                 let lru = [Operation::Lookup, Operation::Update, Operation::Insert];
                 let roomy = entries + entries / 2;
                 row(def(MapType::LruHash, key, value, roomy), Shape::Words, &lru, is_wide);
-                let own = def(MapType::LruHash, key, value, roomy).with_flags(flags::NO_COMMON_LRU);
+                let own = def(MapType::LruHash, key, value, roomy).flags(flags::NO_COMMON_LRU);
                 row(own, Shape::Words, &lru, is_wide);
             }
         }
@@ -75,7 +75,7 @@ fn main() {
 }
 
 fn domain(slots: usize) -> std::sync::Arc<Domain> {
-    Domain::new(Options::default().with_max_slots(slots as u32))
+    Domain::new(Options::new().max_slots(slots as u32))
 }
 
 fn rows<const K: usize, const V: usize>(
@@ -202,7 +202,7 @@ const LOOP: f64 = 256.0;
 
 /// Measures look-ups in compiled programs.
 fn compiled() -> Table {
-    let engine = Engine::new(Config::default()).expect("a supported host");
+    let engine = Engine::new(Config::new()).expect("a supported host");
     let linker = Linker::<()>::new(&engine);
     let object = Object::parse(include_bytes!("programs/lookups.o")).expect("an object");
     let maps = MapSet::for_object(&engine, &object).expect("maps");

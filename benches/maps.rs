@@ -22,7 +22,7 @@ fn definition(key: usize, value: usize, elements: usize, threads: usize) -> MapD
 }
 
 fn create(def: &MapDef) -> Map {
-    Map::create(def.clone(), &Domain::new(Options::default().with_max_slots(64))).expect("memory")
+    Map::create(def.clone(), &Domain::new(Options::new().max_slots(64))).expect("memory")
 }
 
 /// Implements a peer: how it looks a key up (and copies the value), inserts or replaces, and removes.

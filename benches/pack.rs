@@ -46,7 +46,7 @@ fn main() {
 }
 
 fn packs() -> Packs {
-    Packs::new(Domain::new(bpf_quiesce::Options::default()), Options::default()).expect("a supported host")
+    Packs::new(Domain::new(bpf_quiesce::Options::new()), Options::default()).expect("a supported host")
 }
 
 /// Makes a contender that calls `work` repeatedly.
@@ -80,7 +80,7 @@ fn beside_a_runner<R>(domain: &Domain, f: impl FnOnce() -> R) -> R {
 fn primitives() -> Table {
     let packs = packs();
     let domain = packs.domain();
-    let fenced = Domain::new(bpf_quiesce::Options::default().with_barriers(Barriers::Fenced));
+    let fenced = Domain::new(bpf_quiesce::Options::new().barriers(Barriers::Fenced));
     let (text, slot) = patchable(&packs);
     let target = Patch::Jump(text.base() as usize + 64);
     let measure = || {
@@ -120,7 +120,7 @@ fn patchable(packs: &Packs) -> (Text, PatchSlot) {
 
 fn loads() -> Table {
     let code = small();
-    let options = |pack: Options| Packs::new(Domain::new(bpf_quiesce::Options::default()), pack).expect("a host");
+    let options = |pack: Options| Packs::new(Domain::new(bpf_quiesce::Options::new()), pack).expect("a host");
     let mut random = Options::default();
     random.random_offset = true;
     let (plain, random) = (packs(), options(random));

@@ -61,8 +61,7 @@ fn run() -> Result<(), String> {
 }
 
 fn engine(save_all: bool) -> Result<Engine, String> {
-    let mut config = Config::default();
-    config.save_all = save_all;
+    let config = Config::new().save_all(save_all);
     Engine::new(config).map_err(|e| e.to_string())
 }
 
@@ -72,7 +71,7 @@ fn instance(engine: &Engine, object: &[u8]) -> Result<Instance<()>, String> {
     let linker = Linker::new(engine);
     // SAFETY: the kernel's verifier accepts the same source (the XDP objects), which stays within flow state and
     // packet.
-    unsafe { linker.loader::<Raw>().unverified() }.object(&object, maps).map_err(|e| e.to_string())
+    unsafe { linker.loader::<Raw>().unverified(true) }.object(&object, maps).map_err(|e| e.to_string())
 }
 
 /// A row of the first table: an entry program, its memory, and its form for the kernel.
@@ -157,7 +156,7 @@ fn small(by_need: &Engine, save_all: &Engine) -> Result<(), String> {
         let load = |engine: &Engine| {
             let linker = Linker::new(engine);
             // SAFETY: these read at most 30 bytes of the 64 they are given.
-            unsafe { linker.loader::<Raw>().unverified() }.insns(name, insns.clone()).map_err(|e| e.to_string())
+            unsafe { linker.loader::<Raw>().unverified(true) }.insns(name, insns.clone()).map_err(|e| e.to_string())
         };
         let (first, second) = (load(by_need)?, load(save_all)?);
         let ns = measure::interleaved(&mut [ours(&first, vec![8; 64]), ours(&second, vec![8; 64])]);

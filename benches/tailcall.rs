@@ -37,9 +37,7 @@ struct Ours {
 
 impl Ours {
     fn new(direct: bool, retpolines: bool) -> Ours {
-        let mut config = Config::default();
-        config.direct_tail_calls = direct;
-        config.hardening.retpolines = retpolines;
+        let config = Config::new().direct_tail_calls(direct).hardening(|hardening| hardening.retpolines(retpolines));
         let engine = Engine::new(config).expect("a supported host");
         let linker = Linker::new(&engine);
         Ours { engine, linker }
@@ -52,7 +50,7 @@ impl Ours {
     fn load(&self, text: &str, array: &Array) -> Prog {
         let insns = assemble(text).unwrap_or_else(|error| panic!("{error} in\n{text}"));
         // SAFETY: the programs here check what they read, and end.
-        let loader = unsafe { self.linker.loader().unverified() };
+        let loader = unsafe { self.linker.loader().unverified(true) };
         loader.prog_arrays(&[array]).insns("bench", insns).expect("a valid program")
     }
 

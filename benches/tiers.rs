@@ -102,7 +102,7 @@ fn until_fast(engine: &Engine) {
 }
 
 fn main() {
-    let engine = Engine::new(Config::default()).expect("a supported host");
+    let engine = Engine::new(Config::new()).expect("a supported host");
     runs(&engine);
     until_fast(&engine);
 }

@@ -24,7 +24,7 @@ fn milliseconds(begin: Duration) -> f64 {
 
 /// Instances one by one: each is made and dropped.
 pub(crate) fn table() -> Table {
-    let engine = Engine::new(Config::default()).expect("an engine");
+    let engine = Engine::new(Config::new()).expect("an engine");
     let linker = Linker::<()>::new(&engine);
     let object = Object::parse(OBJECT).expect("an object");
     let module = linker.compile::<Raw>(&object).expect("a module");
@@ -100,7 +100,7 @@ pub(crate) fn table() -> Table {
 
 /// Many instances that live at once.
 pub(crate) fn many() {
-    let engine = Engine::new(Config::default()).expect("an engine");
+    let engine = Engine::new(Config::new()).expect("an engine");
     let object = Object::parse(OBJECT).expect("an object");
     let module: Module<Raw, ()> = Linker::<()>::new(&engine).compile::<Raw>(&object).expect("a module");
     for round in 0..3 {

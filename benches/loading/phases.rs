@@ -116,8 +116,8 @@ pub(crate) fn table(lengths: &[usize]) -> Table {
     );
     for &length in lengths {
         let programs: Vec<_> = (0..256).map(|seed| Steps::new(seed, length)).collect();
-        let packs = Packs::new(Domain::new(bpf_quiesce::Options::default()), Options::default()).expect("memory");
-        let engine = Engine::new(Config::default()).expect("a backend");
+        let packs = Packs::new(Domain::new(bpf_quiesce::Options::new()), Options::default()).expect("memory");
+        let engine = Engine::new(Config::new()).expect("a backend");
         let linker = Linker::<()>::new(&engine);
         let (mut lowerer, mut lir) = (Lowerer::default(), Lir::default());
         let (mut allocator, mut allocs) = (Allocator::default(), Vec::new());
@@ -143,14 +143,14 @@ pub(crate) fn table(lengths: &[usize]) -> Table {
 /// Loads and unloads one program, unverified.
 pub(crate) fn load(linker: &Linker<()>, bytes: &[u8], level: OptLevel) {
     // SAFETY: it is never run.
-    let loader = unsafe { linker.loader::<Raw>().opt_level(level).unverified() };
+    let loader = unsafe { linker.loader::<Raw>().opt_level(level).unverified(true) };
     drop(loader.bytes("bench", bytes).expect("a valid program"));
 }
 
 /// Loads and unloads programs of this length for `seconds` seconds, under a sampling profiler.
 pub(crate) fn spin(length: usize, seconds: u64, level: OptLevel) {
     let programs: Vec<_> = (0..256).map(|seed| straight::program(seed, length)).collect();
-    let engine = Engine::new(Config::default()).expect("a backend");
+    let engine = Engine::new(Config::new()).expect("a backend");
     let linker = Linker::<()>::new(&engine);
     let start = std::time::Instant::now();
     let mut loads = 0u64;
@@ -164,7 +164,7 @@ pub(crate) fn spin(length: usize, seconds: u64, level: OptLevel) {
 /// Loads and unloads `loads` programs of this length, under a counting profiler.
 pub(crate) fn count(length: usize, loads: usize, level: OptLevel) {
     let programs: Vec<_> = (0..64).map(|seed| straight::program(seed, length)).collect();
-    let engine = Engine::new(Config::default()).expect("a backend");
+    let engine = Engine::new(Config::new()).expect("a backend");
     let linker = Linker::<()>::new(&engine);
     programs.iter().cycle().take(loads).for_each(|program| load(&linker, program, level));
 }

@@ -73,14 +73,14 @@ pub(crate) fn table() -> Table {
         let seconds = time.as_secs_f64();
         table.row([name.to_owned(), loads.to_string(), figure(seconds), figure(seconds * 1e6 / loads as f64)]);
     };
-    let engine = Engine::new(Config::default()).expect("a backend");
+    let engine = Engine::new(Config::new()).expect("a backend");
     let linker = Linker::<()>::new(&engine);
     let array = ProgArray::<Raw, ()>::create(&engine, "array", 1).expect("memory");
     let (linker, array) = (&linker, &array);
     let ours = |level| {
         move |bytes: &[u8]| {
             // SAFETY: it is never run.
-            let loader = unsafe { linker.loader::<Raw>().opt_level(level).unverified() };
+            let loader = unsafe { linker.loader::<Raw>().opt_level(level).unverified(true) };
             loader.prog_arrays(&[array]).bytes("tag", bytes).map(drop).map_err(|e| e.to_string())
         }
     };

@@ -81,7 +81,7 @@ struct Costs {
 }
 
 fn measure(programs: &[Vec<u8>]) -> Costs {
-    let engine = Engine::new(Config::default()).expect("a backend");
+    let engine = Engine::new(Config::new()).expect("a backend");
     let linker = Linker::<()>::new(&engine);
     let (context, helpers) = (ContextLayout::raw(true), Helpers::shipped());
     let env = Env::new(&context, &helpers);

@@ -216,7 +216,7 @@ impl Loaded {
     fn packed(count: u32, caller: &Code, collapse_percent: u8) -> Loaded {
         let mut options = Options::default();
         (options.collapse_percent, options.first_pack_size) = (collapse_percent, 2 << 20);
-        let packs = Packs::new(Domain::new(bpf_quiesce::Options::default()), options).expect("a supported host");
+        let packs = Packs::new(Domain::new(bpf_quiesce::Options::new()), options).expect("a supported host");
         let stage = |i| packs.stage(&function(i), |_| None).expect("room");
         // Other functions are published first, a random number of them, so that the addresses differ from one layout
         // to the next.

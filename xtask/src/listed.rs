@@ -12,7 +12,7 @@ use std::{
     fs,
     path::Path,
 };
-use syn::{Attribute, ImplItem, Item, Visibility};
+use syn::{Attribute, ImplItem, Item, ReceiverKind, Visibility};
 
 /// The pages that list errors.
 const ERRORS: [&str; 3] =
@@ -26,16 +26,18 @@ const RENAMED: [(&str, &str, &str); 2] =
     [("bpf-prog-pack", "Error", "PackError"), ("bpf-debug", "Error", "bpf_debug::Error")];
 
 /// Structs with a row for each public field: source, struct, page.
-const FIELDS: [(&str, &str, &str); 4] = [
-    ("crates/runtime/src/engine/config.rs", "Config", "docs/book/reference/settings.md"),
+const FIELDS: [(&str, &str, &str); 3] = [
     ("crates/jit-code/src/hardening.rs", "Hardening", "docs/book/reference/settings.md"),
     ("crates/verifier-core/src/contract/env.rs", "Limits", "docs/book/reference/settings.md"),
     ("crates/jit-code/src/run_ctx.rs", "RunCtx", "docs/book/reference/abi.md"),
 ];
 
-/// Types with a row for each public method that takes `self`: source, type, page.
-const METHODS: [(&str, &str, &str); 1] =
-    [("crates/runtime/src/load/loader.rs", "Loader", "docs/book/reference/settings.md")];
+/// Types with a row for each public method that takes `self` by value, a setter or the end of a chain: source, type,
+/// page.
+const METHODS: [(&str, &str, &str); 2] = [
+    ("crates/runtime/src/engine/config.rs", "Config", "docs/book/reference/settings.md"),
+    ("crates/runtime/src/load/loader.rs", "Loader", "docs/book/reference/settings.md"),
+];
 
 /// Reports names that a page lacks, and errors of a page that do not exist.
 pub(crate) fn check() -> anyhow::Result<Vec<String>> {
@@ -166,7 +168,7 @@ fn fields(text: &str, name: &str) -> anyhow::Result<Vec<String>> {
     anyhow::bail!("there is no struct `{name}`")
 }
 
-/// The public methods of a type that take `self`, by value or by reference.
+/// The public methods of a type that take `self` by value.
 fn methods(text: &str, name: &str) -> anyhow::Result<Vec<String>> {
     let mut found = Vec::new();
     for item in syn::parse_file(text)?.items {
@@ -178,7 +180,7 @@ fn methods(text: &str, name: &str) -> anyhow::Result<Vec<String>> {
         for item in item.items {
             if let ImplItem::Fn(method) = item
                 && matches!(method.vis, Visibility::Public(_))
-                && method.sig.receiver().is_some()
+                && method.sig.receiver().is_some_and(|receiver| matches!(receiver.kind, ReceiverKind::Value))
             {
                 found.push(method.sig.ident.to_string());
             }
@@ -206,7 +208,7 @@ mod tests {
         pub enum Fine { Four }
         enum HiddenError { Five }
         #[derive(Debug)] pub struct Config { pub a: u8, pub b: u8, c: u8 }
-        impl Config { pub fn new() -> Self { loop {} } pub fn with(self) {} fn hidden(&self) {} }
+        impl Config { pub fn new() -> Self { loop {} } pub fn with(self) {} pub fn get(&self) {} fn hidden(self) {} }
         impl Clone for Config { fn clone(&self) -> Self { loop {} } }
     ";
 

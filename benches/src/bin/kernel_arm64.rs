@@ -149,7 +149,7 @@ fn self_contained(cases: Vec<Case>) -> Vec<Item> {
 fn compare(group: &str, items: Vec<Item>) -> Result<Vec<Row>, String> {
     // The kernel's prologue is not the program's: four instructions load an address, at most one the length.
     let prologue = prologue_bytes(MEMORY as u32).map_err(|e| e.to_string())?;
-    let linker = Linker::<()>::new(&Engine::new(Config::default()).map_err(|e| e.to_string())?);
+    let linker = Linker::<()>::new(&Engine::new(Config::new()).map_err(|e| e.to_string())?);
     let mut table =
         Table::new([group, "BPF", "in kernel", "kernel", "ours", "ratio", "save all", "PAC+BTI", "results"]);
     let (mut rows, mut refused) = (Vec::new(), 0);
@@ -202,7 +202,7 @@ fn compile_and_run(item: &Item, prologue: usize, linker: &Linker<()>) -> Result<
 
     let insns = decode(&item.code).map_err(|e| fail(&e))?;
     // SAFETY: the kernel's verifier has accepted the program with memory of this length.
-    let loader = unsafe { linker.loader::<Raw>().unverified() };
+    let loader = unsafe { linker.loader::<Raw>().unverified(true) };
     let program = loader.insns(&item.name, insns.clone()).map_err(|e| fail(&e))?;
     let mut in_ours = item.memory.clone();
     let result = program.run(&mut (), in_ours.as_mut_slice()).map_err(|e| fail(&e))?;
@@ -224,8 +224,7 @@ fn compile_and_run(item: &Item, prologue: usize, linker: &Linker<()>) -> Result<
         ours: count(|_| {})?,
         save_all: count(|options| options.compile.emit.save_all = true)?,
         hardened: count(|options| {
-            options.compile.emit.hardening =
-                Hardening { landing_pads: true, return_signing: true, ..Hardening::default() };
+            options.compile.emit.hardening = Hardening::new().landing_pads(true).return_signing(true);
         })?,
         agree: results && memories,
     }))

@@ -29,57 +29,56 @@ struct Run(Program<Raw, ()>);
 impl Ours {
     /// Makes the verifier and the JIT.
     pub(super) fn verified() -> Result<Ours, String> {
-        Ok(Ours { trust: Trust::Verified, ..Ours::new("verified", |_| {})? })
+        Ok(Ours { trust: Trust::Verified, ..Ours::new("verified", |config| config)? })
     }
 
     /// Makes the verifier and the JIT, with a bounds check of each access in addition, and a budget.
     pub(super) fn contained() -> Result<Ours, String> {
-        let ours = Ours::new("contained", |config| (config.contained, config.budget) = (true, Some(1 << 40)))?;
+        let ours = Ours::new("contained", |config| config.contained(true).budget(1 << 40))?;
         Ok(Ours { trust: Trust::Verified, ..ours })
     }
 
     /// Makes the verifier and the JIT, with a budget.
     pub(super) fn counted() -> Result<Ours, String> {
-        Ok(Ours { trust: Trust::Verified, ..Ours::new("budget", |config| config.budget = Some(1 << 40))? })
+        Ok(Ours { trust: Trust::Verified, ..Ours::new("budget", |config| config.budget(1 << 40))? })
     }
 
     /// Makes the JIT alone.
     pub(super) fn jit() -> Result<Ours, String> {
-        Ours::new("ours", |_| {})
+        Ours::new("ours", |config| config)
     }
 
     /// Makes the JIT alone, without hardening and with each switch of it.
     pub(super) fn hardened() -> Result<Vec<Ours>, String> {
-        type Switch = (&'static str, fn(&mut Hardening));
+        type Switch = (&'static str, fn(Hardening) -> Hardening);
         let switches: [Switch; 6] = [
-            ("none", |_| {}),
-            ("landing_pads", |hardening| hardening.landing_pads = true),
-            ("retpolines", |hardening| hardening.retpolines = true),
-            ("return_signing", |hardening| hardening.return_signing = true),
-            ("straight_line", |hardening| hardening.straight_line = true),
-            ("blind_constants", |hardening| hardening.blind_constants = true),
+            ("none", |hardening| hardening),
+            ("landing_pads", |hardening| hardening.landing_pads(true)),
+            ("retpolines", |hardening| hardening.retpolines(true)),
+            ("return_signing", |hardening| hardening.return_signing(true)),
+            ("straight_line", |hardening| hardening.straight_line(true)),
+            ("blind_constants", |hardening| hardening.blind_constants(true)),
         ];
-        switches.into_iter().map(|(name, switch)| Ours::new(name, |config| switch(&mut config.hardening))).collect()
+        switches.into_iter().map(|(name, switch)| Ours::new(name, |config| config.hardening(switch))).collect()
     }
 
     /// Makes the JIT without optimisation.
     pub(super) fn unoptimised() -> Result<Ours, String> {
-        Ours::new("ours, no opt", |config| config.opt_level = OptLevel::None)
+        Ours::new("ours, no opt", |config| config.opt_level(OptLevel::None))
     }
 
     /// Makes the JIT that saves every callee-saved register in every function.
     pub(super) fn save_all() -> Result<Ours, String> {
-        Ours::new("ours, save all", |config| config.save_all = true)
+        Ours::new("ours, save all", |config| config.save_all(true))
     }
 
     /// Makes the interpreter.
     pub(super) fn interpreter() -> Result<Ours, String> {
-        Ok(Ours { trust: Trust::Interpreted, ..Ours::new("interp", |config| config.mode = Mode::Interpreter)? })
+        Ok(Ours { trust: Trust::Interpreted, ..Ours::new("interp", |config| config.mode(Mode::Interpreter))? })
     }
 
-    fn new(name: &'static str, configure: impl FnOnce(&mut Config)) -> Result<Ours, String> {
-        let mut config = Config::default();
-        configure(&mut config);
+    fn new(name: &'static str, configure: impl FnOnce(Config) -> Config) -> Result<Ours, String> {
+        let config = configure(Config::new());
         let engine = bpf_runtime::Engine::new(config).map_err(|e| e.to_string())?;
         Ok(Ours { name, linker: Linker::new(&engine), engine, trust: Trust::Unverified })
     }
@@ -96,8 +95,8 @@ impl Engine for Ours {
             Trust::Verified => loader,
             // SAFETY: the bench programs stay within the memory they are given: the kernel's verifier accepts them with
             // it.
-            Trust::Unverified => unsafe { loader.unverified() },
-            Trust::Interpreted => loader.interpreted(),
+            Trust::Unverified => unsafe { loader.unverified(true) },
+            Trust::Interpreted => loader.interpreted(true),
         };
         let program = loader.bytes("bench", code);
         Ok(Box::new(Run(program.map_err(|e| e.to_string())?)))

@@ -132,8 +132,7 @@ struct OurPlugin {
 impl Ours {
     fn new() -> Result<Ours> {
         // Runs can be ended, as by epochs.
-        let mut config = Config::default();
-        config.interruptible = true;
+        let config = Config::new().interruptible(true);
         let engine = Engine::new(config)?;
         let mut linker = Linker::new(&engine);
         linker.func(

@@ -47,8 +47,7 @@ fn drive<F: Future>(future: F) -> F::Output {
 
 /// A program here, whose host is the number that is added to its argument.
 fn ours(waits: bool) -> Result<Program<Raw, u64>> {
-    let mut config = Config::default();
-    config.interruptible = true;
+    let config = Config::new().interruptible(true);
     let engine = Engine::new(config)?;
     let mut linker = Linker::<u64>::new(&engine);
     match waits {

@@ -138,8 +138,7 @@ mod tests {
     /// Two instances of a program with line information; the names of a hostile object cannot forge records.
     #[test]
     fn executions_add_up() {
-        let mut config = Config::default();
-        (config.mode, config.coverage) = (Mode::Interpreter, true);
+        let config = Config::new().mode(Mode::Interpreter).coverage(true);
         let engine = Engine::new(config).unwrap();
         let object = Object::parse(include_bytes!("../../runtime/tests/objects/pair.o")).unwrap();
         let mut covered = Covered::default();

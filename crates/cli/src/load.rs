@@ -5,14 +5,13 @@ use crate::out::{self, Look};
 use anyhow::{Context, Result, bail};
 use bpf_runtime::{
     Config, Engine, Instance, Linker, Loader, MapSet, Mode, Object, OptLevel, Program, Raw, code::DebugOptions,
-    describe::HostInterface, isa::Insn,
+    describe::HostInterface, isa::Insn, verify::Limits,
 };
 use clap::ValueEnum;
 use std::num::ParseIntError;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
-use std::sync::Arc;
 
 /// The options that select the engine.
 #[derive(clap::Args)]
@@ -78,11 +77,10 @@ pub(crate) struct DebugArgs {
 
 impl DebugArgs {
     fn options(&self) -> DebugOptions {
-        let mut options = DebugOptions::default();
-        options.perf_map = self.perf_map.then(|| PathBuf::from("/tmp"));
-        options.jitdump.clone_from(&self.jitdump);
-        options.gdb = self.gdb;
-        options
+        DebugOptions::new()
+            .perf_map(self.perf_map.then(|| PathBuf::from("/tmp")))
+            .jitdump(self.jitdump.clone())
+            .gdb(self.gdb)
     }
 }
 
@@ -129,38 +127,32 @@ pub(crate) fn engine_for(args: &EngineArgs, debug: Option<&DebugArgs>) -> Result
 pub(crate) fn verifying_engine(
     args: &EngineArgs,
     host: Option<&HostInterface>,
-    limit: impl FnOnce(&mut bpf_runtime::verify::Limits) -> Result<()>,
+    limit: impl FnOnce(Limits) -> Limits,
 ) -> Result<Engine> {
     let mut config = config(args, None);
     if let Some(host) = host {
-        host.configure(&mut config);
+        config = host.configure(config);
     }
-    limit(&mut config.limits)?;
-    Engine::new(config).context("cannot set up the engine")
+    Engine::new(config.limits(limit)).context("cannot set up the engine")
 }
 
 /// Creates an engine with the limits of a described host. If `counted`, programs are interpreted and executions of
 /// their instructions are counted.
 pub(crate) fn host_engine(args: &EngineArgs, host: &HostInterface, counted: bool) -> Result<Engine> {
-    let mut config = config(if counted { &EngineArgs::INTERPRETER } else { args }, None);
-    config.coverage = counted;
-    host.configure(&mut config);
-    Engine::new(config).context("cannot set up the engine")
+    let config = config(if counted { &EngineArgs::INTERPRETER } else { args }, None).coverage(counted);
+    Engine::new(host.configure(config)).context("cannot set up the engine")
 }
 
 fn config(args: &EngineArgs, debug: Option<&DebugArgs>) -> Config {
-    let mut config = Config::default();
-    config.opt_level = args.opt_level.into();
-    config.mode = match args.engine {
-        EngineArg::Jit => Mode::Jit,
-        EngineArg::Interp => Mode::Interpreter,
-    };
-    config.debug = debug.map(DebugArgs::options).unwrap_or_default();
-    // One line per call, as in the kernel's trace.
-    config.print = Some(Arc::new(|printed| {
-        out::message(format_args!("{}\n", printed.text.trim_end_matches('\n')));
-    }));
-    config
+    Config::new()
+        .opt_level(args.opt_level.into())
+        .mode(match args.engine {
+            EngineArg::Jit => Mode::Jit,
+            EngineArg::Interp => Mode::Interpreter,
+        })
+        .debug(|_| debug.map(DebugArgs::options).unwrap_or_default())
+        // One line per call, as in the kernel's trace.
+        .print(|printed| out::message(format_args!("{}\n", printed.text.trim_end_matches('\n'))))
 }
 
 /// Parses an object file.
@@ -246,13 +238,13 @@ pub(crate) fn loader<C: bpf_runtime::Context>(
 ) -> Loader<'_, C, NoHost> {
     match (trust, mode) {
         (Trust::Verified, _) => linker.loader(),
-        (Trust::Checked, _) => linker.loader().hybrid(),
-        (Trust::Privileged, _) => linker.loader().privileged(),
-        (Trust::Contained, _) => linker.loader().contained(),
+        (Trust::Checked, _) => linker.loader().hybrid(true),
+        (Trust::Privileged, _) => linker.loader().privileged(true),
+        (Trust::Contained, _) => linker.loader().contained(true),
         // SAFETY: the user who runs the command vouches for the program, as for any native code that is passed to a
         // tool.
-        (Trust::Unverified, Mode::Jit) => unsafe { linker.loader().unverified() },
-        (Trust::Unverified, _) => linker.loader().interpreted(),
+        (Trust::Unverified, Mode::Jit) => unsafe { linker.loader().unverified(true) },
+        (Trust::Unverified, _) => linker.loader().interpreted(true),
     }
 }
 
@@ -265,12 +257,12 @@ pub(crate) fn instance<C: bpf_runtime::Context>(
     trust: Trust,
 ) -> Result<Instance<NoHost>> {
     let maps = MapSet::for_object(engine, object)?;
-    Ok(loader::<C>(linker, engine.config().mode, trust).only(programs).object(object, maps)?)
+    Ok(loader::<C>(linker, engine.config().get_mode(), trust).only(programs).object(object, maps)?)
 }
 
 /// Loads a program given as instructions, after structural validation only.
 pub(crate) fn insns(engine: &Engine, linker: &Linker<NoHost>, insns: Vec<Insn>) -> Result<Program<Raw, NoHost>> {
-    Ok(loader(linker, engine.config().mode, Trust::Unverified).insns("program", insns)?)
+    Ok(loader(linker, engine.config().get_mode(), Trust::Unverified).insns("program", insns)?)
 }
 
 /// The linker for the test protocols: helper 5 (`call_unwind_fail` of bpf_conformance) returns its argument.

@@ -61,7 +61,7 @@ struct Outcome {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let described = args.host.as_deref().map(host::read).transpose()?;
-    let engine = load::verifying_engine(&EngineArgs::INTERPRETER, described.as_ref(), |_| Ok(()))?;
+    let engine = load::verifying_engine(&EngineArgs::INTERPRETER, described.as_ref(), |limits| limits)?;
     let object = load::object_for(&args.object, &args.loader)?;
     let linker = match &described {
         Some(described) => host::linker(&engine, described, |_| host::silent)?,

@@ -116,7 +116,7 @@ impl Job<'_> {
         let mocks = Arc::new(Mutex::new(Mocks::default()));
         let linker = test.linker(&mocks)?;
         lock(&mocks).begin(&test, &BTreeMap::new())?;
-        let loader = load::loader::<HostContext>(&linker, engine.config().mode, self.trust);
+        let loader = load::loader::<HostContext>(&linker, engine.config().get_mode(), self.trust);
         let loader = match self.trust {
             // The host's settings are those of its verifier.
             Trust::Unverified => loader,

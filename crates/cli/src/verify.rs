@@ -103,14 +103,10 @@ struct Verdict {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let host = args.host.as_deref().map(host::read).transpose()?;
+    let time = args.time_limit.map(Duration::try_from_secs_f64).transpose().context("--time-limit")?;
     let engine = load::verifying_engine(&EngineArgs::INTERPRETER, host.as_ref(), |limits| {
-        limits.log_lines = args.log_lines;
-        limits.fuel = args.fuel.unwrap_or(limits.fuel);
-        limits.time = match args.time_limit {
-            Some(seconds) => Some(Duration::try_from_secs_f64(seconds).context("--time-limit")?),
-            None => None,
-        };
-        Ok(())
+        let fuel = args.fuel.unwrap_or(limits.fuel);
+        limits.log_lines(args.log_lines).fuel(fuel).time(time)
     })?;
     let unknown = Cell::new(false);
     let code =
@@ -193,8 +189,8 @@ fn verify<C: Context>(
 
 fn loader<'l, C: Context>(linker: &'l Linker<load::NoHost>, name: &str, args: &Args) -> Loader<'l, C, load::NoHost> {
     let loader = linker.loader::<C>().only(&[name]);
-    let loader = if args.hybrid { loader.hybrid() } else { loader };
-    let loader = if args.privileged { loader.privileged() } else { loader };
+    let loader = loader.hybrid(args.hybrid);
+    let loader = loader.privileged(args.privileged);
     loader.proofs(if args.proof { Proofs::Require } else { Proofs::Ignore })
 }
 

@@ -35,6 +35,47 @@ pub struct Options {
 }
 
 impl Options {
+    /// Returns options that request no tool.
+    #[must_use]
+    pub const fn new() -> Self {
+        Options { symbols: false, unwind: false, perf_map: None, jitdump: None, gdb: false }
+    }
+
+    /// Sets [`Options::symbols`].
+    #[must_use]
+    pub const fn symbols(mut self, symbols: bool) -> Self {
+        self.symbols = symbols;
+        self
+    }
+
+    /// Sets [`Options::unwind`].
+    #[must_use]
+    pub const fn unwind(mut self, unwind: bool) -> Self {
+        self.unwind = unwind;
+        self
+    }
+
+    /// Sets the directory of [`Options::perf_map`].
+    #[must_use]
+    pub fn perf_map(mut self, directory: impl Into<Option<PathBuf>>) -> Self {
+        self.perf_map = directory.into();
+        self
+    }
+
+    /// Sets the directory of [`Options::jitdump`].
+    #[must_use]
+    pub fn jitdump(mut self, directory: impl Into<Option<PathBuf>>) -> Self {
+        self.jitdump = directory.into();
+        self
+    }
+
+    /// Sets [`Options::gdb`].
+    #[must_use]
+    pub const fn gdb(mut self, gdb: bool) -> Self {
+        self.gdb = gdb;
+        self
+    }
+
     /// Whether any tool is requested.
     pub fn any(&self) -> bool {
         self.symbols || self.unwind || self.gdb || self.perf_map.is_some() || self.jitdump.is_some()

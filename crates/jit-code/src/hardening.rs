@@ -59,6 +59,7 @@ mod imp {
 /// Hardening of emitted code: one setting for the JITs and the dispatcher. docs/book/reference/abi.md describes its
 /// effects; off by default.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
 pub struct Hardening {
     /// Whether every indirect branch goes through a retpoline (x86-64 only).
     pub retpolines: bool,
@@ -74,4 +75,53 @@ pub struct Hardening {
     /// is computed from two numbers, one of them random (against JIT spraying, as the kernel's `bpf_jit_harden`).
     /// Blinded code is optimised at every level.
     pub blind_constants: bool,
+}
+
+impl Hardening {
+    /// Returns hardening with every switch off.
+    #[must_use]
+    pub const fn new() -> Self {
+        Hardening {
+            retpolines: false,
+            landing_pads: false,
+            return_signing: false,
+            straight_line: false,
+            blind_constants: false,
+        }
+    }
+
+    /// Sets [`Hardening::retpolines`].
+    #[must_use]
+    pub const fn retpolines(mut self, retpolines: bool) -> Self {
+        self.retpolines = retpolines;
+        self
+    }
+
+    /// Sets [`Hardening::landing_pads`].
+    #[must_use]
+    pub const fn landing_pads(mut self, landing_pads: bool) -> Self {
+        self.landing_pads = landing_pads;
+        self
+    }
+
+    /// Sets [`Hardening::return_signing`].
+    #[must_use]
+    pub const fn return_signing(mut self, return_signing: bool) -> Self {
+        self.return_signing = return_signing;
+        self
+    }
+
+    /// Sets [`Hardening::straight_line`].
+    #[must_use]
+    pub const fn straight_line(mut self, straight_line: bool) -> Self {
+        self.straight_line = straight_line;
+        self
+    }
+
+    /// Sets [`Hardening::blind_constants`].
+    #[must_use]
+    pub const fn blind_constants(mut self, blind_constants: bool) -> Self {
+        self.blind_constants = blind_constants;
+        self
+    }
 }

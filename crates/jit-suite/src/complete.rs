@@ -33,7 +33,7 @@ impl Target for Recorder {
         bpf_jit_x64::program_size_bound(lir)
     }
     fn options(&self) -> [EmitOptions; 4] {
-        let hardening = Hardening { landing_pads: true, ..Hardening::default() };
+        let hardening = Hardening::new().landing_pads(true);
         let plain = EmitOptions::default();
         [plain, plain, EmitOptions { hardening, ..plain }, EmitOptions { hardening, ..plain }]
     }

@@ -303,8 +303,8 @@ pub fn jump_tables(target: &mut dyn Target) {
         b.exit(dst);
         b.alone()
     };
-    let retpolines = Hardening { retpolines: true, ..Hardening::default() };
-    let landing_pads = Hardening { landing_pads: true, ..Hardening::default() };
+    let retpolines = Hardening::new().retpolines(true);
+    let landing_pads = Hardening::new().landing_pads(true);
     let dense: Vec<i64> = (10..30).collect();
     let sparse: Vec<i64> = (0..20).map(|i| i * 1000).collect();
     for (cases, options, entries) in [

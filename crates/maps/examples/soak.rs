@@ -112,8 +112,8 @@ fn main() {
     for (name, entries, map_flags) in
         [("crowded", PERMANENT + 4, 0), ("roomy", 2 * PERMANENT, 0), ("no_prealloc", 2 * PERMANENT, flags::NO_PREALLOC)]
     {
-        let domain = Domain::new(Options::default().with_max_slots(128));
-        let def = MapDef::new(name, MapType::Hash, 8, size_of::<Value>() as u32, entries as u32).with_flags(map_flags);
+        let domain = Domain::new(Options::new().max_slots(128));
+        let def = MapDef::new(name, MapType::Hash, 8, size_of::<Value>() as u32, entries as u32).flags(map_flags);
         let map = Map::create(def, &domain).expect("a map");
         for key in 0..PERMANENT {
             map.set(&key.to_ne_bytes(), bytes(&value(key, 0))).expect("room");

@@ -311,8 +311,8 @@ pub(crate) mod calls {
 ///
 /// ```
 /// use bpf_maps::{Arena, Map, MapDef, MapType, flags};
-/// let domain = bpf_quiesce::Domain::new(bpf_quiesce::Options::default());
-/// let def = MapDef::new("arena", MapType::Arena, 0, 0, 4).with_flags(flags::MMAPABLE);
+/// let domain = bpf_quiesce::Domain::new(bpf_quiesce::Options::new());
+/// let def = MapDef::new("arena", MapType::Arena, 0, 0, 4).flags(flags::MMAPABLE);
 /// let arena = Arena::new(&Map::create(def, &domain)?)?;
 /// let page = arena.alloc(1)?.expect("four are free");
 /// arena.write(page + 8, &7u64.to_ne_bytes())?;
@@ -471,7 +471,7 @@ mod tests {
     use crate::def::flags;
 
     fn def(pages: u32, user: u64) -> MapDef {
-        let mut def = MapDef::new("a", MapType::Arena, 0, 0, pages).with_flags(flags::MMAPABLE);
+        let mut def = MapDef::new("a", MapType::Arena, 0, 0, pages).flags(flags::MMAPABLE);
         def.map_extra = user;
         def
     }

@@ -46,6 +46,42 @@ impl Default for CreateOptions {
     }
 }
 
+impl CreateOptions {
+    /// Returns the default options.
+    #[must_use]
+    pub fn new() -> Self {
+        CreateOptions::default()
+    }
+
+    /// Sets [`CreateOptions::memory_limit`].
+    #[must_use]
+    pub fn memory_limit(mut self, memory_limit: u64) -> Self {
+        self.memory_limit = memory_limit;
+        self
+    }
+
+    /// Sets [`CreateOptions::hash_seed`].
+    #[must_use]
+    pub fn hash_seed(mut self, hash_seed: impl Into<Option<u64>>) -> Self {
+        self.hash_seed = hash_seed.into();
+        self
+    }
+
+    /// Sets [`CreateOptions::account`].
+    #[must_use]
+    pub fn account(mut self, account: impl Into<Option<Arc<Memory>>>) -> Self {
+        self.account = account.into();
+        self
+    }
+
+    /// Sets [`CreateOptions::instance`].
+    #[must_use]
+    pub fn instance(mut self, instance: impl Into<Option<Arc<str>>>) -> Self {
+        self.instance = instance.into();
+        self
+    }
+}
+
 /// The largest number of bytes that a map of this definition can use.
 fn memory_needed(family: Family, def: &MapDef, slots: u32) -> u64 {
     match family {

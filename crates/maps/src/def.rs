@@ -211,28 +211,28 @@ impl MapDef {
 
     /// Sets the creation flags.
     #[must_use]
-    pub fn with_flags(mut self, flags: u32) -> Self {
+    pub fn flags(mut self, flags: u32) -> Self {
         self.flags = flags;
         self
     }
 
     /// Puts a `struct bpf_spin_lock` at this byte of the value.
     #[must_use]
-    pub fn with_spin_lock(mut self, offset: u32) -> Self {
+    pub fn spin_lock(mut self, offset: u32) -> Self {
         self.spin_lock = Some(offset);
         self
     }
 
     /// Puts a `struct bpf_res_spin_lock` at this byte of the value.
     #[must_use]
-    pub fn with_res_spin_lock(mut self, offset: u32) -> Self {
+    pub fn res_spin_lock(mut self, offset: u32) -> Self {
         (self.spin_lock, self.resilient_lock) = (Some(offset), true);
         self
     }
 
     /// Puts a `struct bpf_wq` at this byte of the value.
     #[must_use]
-    pub fn with_work(mut self, offset: u32) -> Self {
+    pub fn work(mut self, offset: u32) -> Self {
         self.work = Some(offset);
         self
     }
@@ -244,14 +244,14 @@ impl MapDef {
 
     /// Puts a `struct bpf_timer` at this byte of the value.
     #[must_use]
-    pub fn with_timer(mut self, offset: u32) -> Self {
+    pub fn timer(mut self, offset: u32) -> Self {
         self.timer = Some(offset);
         self
     }
 
     /// Sets the types of objects that a value owns: see [`MapDef::owned`].
     #[must_use]
-    pub fn with_owned(mut self, types: Vec<OwnedType>) -> Self {
+    pub fn owned(mut self, types: Vec<OwnedType>) -> Self {
         self.owned = Some(types.into());
         self
     }
@@ -263,7 +263,7 @@ impl MapDef {
 
     /// Sets the shape of the inner maps.
     #[must_use]
-    pub fn with_inner(mut self, inner: MapDef) -> Self {
+    pub fn inner(mut self, inner: MapDef) -> Self {
         self.inner = Some(Box::new(inner));
         self
     }

@@ -20,7 +20,7 @@ const CALLS: [Call; 7] =
 /// what is allocated.
 fn definitions() -> Vec<MapDef> {
     let mut definitions: Vec<MapDef> = implemented_types().map(definition).collect();
-    let with = |map_type, flags| definition(map_type).with_flags(flags);
+    let with = |map_type, flags| definition(map_type).flags(flags);
     definitions.extend([
         with(MapType::Array, flags::MMAPABLE),
         with(MapType::Hash, flags::NO_PREALLOC),
@@ -45,9 +45,9 @@ fn definition(map_type: MapType) -> MapDef {
     };
     let def = MapDef::new(map_type.name(), map_type, key, value, entries);
     let on_demand = matches!(map_type, MapType::LpmTrie | MapType::SkStorage | MapType::TaskStorage);
-    let def = if on_demand { def.with_flags(flags::NO_PREALLOC) } else { def };
-    let def = if map_type == MapType::Arena { def.with_flags(flags::MMAPABLE) } else { def };
-    if map_type.is_map_of_maps() { def.with_inner(MapDef::new("inner", MapType::Array, 4, 8, 1)) } else { def }
+    let def = if on_demand { def.flags(flags::NO_PREALLOC) } else { def };
+    let def = if map_type == MapType::Arena { def.flags(flags::MMAPABLE) } else { def };
+    if map_type.is_map_of_maps() { def.inner(MapDef::new("inner", MapType::Array, 4, 8, 1)) } else { def }
 }
 
 /// Number of open descriptors that maps can have made. (No other test of this crate's library makes any.)
@@ -69,7 +69,7 @@ fn state(domain: &Arc<Domain>) -> (usize, usize, usize) {
 #[test]
 fn a_failing_call_leaves_no_half_of_a_map() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let domain = Domain::new(Options::default().with_max_slots(3));
+    let domain = Domain::new(Options::new().max_slots(3));
     let before = state(&domain);
     let mut reached = CALLS.map(|call| (call, 0));
     for def in definitions() {
@@ -150,7 +150,7 @@ fn perf_entries(domain: &Arc<Domain>) {
 
 /// An array is frozen even if its file could not be sealed: the file is not given out before it is sealed.
 fn lent_arrays(domain: &Arc<Domain>) {
-    let map = Map::create(definition(MapType::Array).with_flags(flags::MMAPABLE), domain).unwrap();
+    let map = Map::create(definition(MapType::Array).flags(flags::MMAPABLE), domain).unwrap();
     let (frozen, reached) = failing(Call::Seal, 0, || map.freeze());
     assert!(reached);
     frozen.unwrap();
@@ -163,7 +163,7 @@ fn lent_arrays(domain: &Arc<Domain>) {
 #[test]
 fn a_wait_that_fails_is_an_error_and_the_next_one_is_not() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let domain = Domain::new(Options::default().with_max_slots(3));
+    let domain = Domain::new(Options::new().max_slots(3));
     let map = Map::create(definition(MapType::RingBuf), &domain).unwrap();
     let mut ring = RingBuf::new(&map).unwrap();
     let (waited, reached) = failing(Call::Poll, 0, || ring.poll(Some(std::time::Duration::ZERO)));
@@ -176,7 +176,7 @@ fn a_wait_that_fails_is_an_error_and_the_next_one_is_not() {
 #[test]
 fn what_is_beyond_the_limit_is_refused_before_it_is_mapped() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let domain = Domain::new(Options::default().with_max_slots(3));
+    let domain = Domain::new(Options::new().max_slots(3));
     for def in definitions() {
         let map = Map::create(def.clone(), &domain).unwrap();
         let (mapped, used) = (mapped_bytes() as u64, map.memory_usage());
@@ -208,7 +208,7 @@ fn what_is_beyond_the_limit_is_refused_before_it_is_mapped() {
 fn every_memory_file_keeps_its_length() {
     use std::os::fd::AsRawFd;
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let domain = Domain::new(Options::default().with_max_slots(3));
+    let domain = Domain::new(Options::new().max_slots(3));
     let maps: Vec<Map> = definitions().into_iter().map(|def| Map::create(def, &domain).unwrap()).collect();
     let perf = maps.iter().find(|map| map.map_type() == MapType::PerfEventArray).unwrap();
     let _entry = open_perf_entry(perf, 0, 1 << 16).unwrap();

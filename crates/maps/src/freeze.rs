@@ -32,7 +32,7 @@ impl Map {
     /// use bpf_quiesce::{Domain, Options};
     ///
     /// let domain = Domain::new(Options::default());
-    /// let map = Map::create(MapDef::new(".rodata", MapType::Array, 4, 8, 1).with_flags(flags::RDONLY_PROG), &domain)?;
+    /// let map = Map::create(MapDef::new(".rodata", MapType::Array, 4, 8, 1).flags(flags::RDONLY_PROG), &domain)?;
     /// map.set(&[0; 4], &7u64.to_ne_bytes())?;
     /// map.freeze()?;
     /// assert!(map.is_constant());

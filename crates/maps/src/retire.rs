@@ -307,7 +307,7 @@ mod tests {
         const SLOTS: u32 = 8;
         const OTHERS: u32 = 10;
         for bytes in [16, 1000, 1 << 20] {
-            let domain = Domain::new(bpf_quiesce::Options::default().with_max_slots(SLOTS));
+            let domain = Domain::new(bpf_quiesce::Options::new().max_slots(SLOTS));
             let limit = GraceList::owned(bytes, SLOTS) as u32 + OTHERS;
             let list = GraceList::new(limit, limit, bytes, SLOTS, &domain).unwrap();
             // The guard keeps removed elements from being reused.

@@ -50,12 +50,12 @@ fn is_no_memory(error: &MapError) -> bool {
 
 #[test]
 fn state_for_many_slots_that_cannot_be_had_is_an_error() {
-    let domain = Domain::new(Options::default().with_max_slots(1 << 16));
+    let domain = Domain::new(Options::new().max_slots(1 << 16));
     let mut refused = 0;
     // Tries have no batch operations.
     for map_type in [MapType::Hash, MapType::PerCpuHash, MapType::LruHash, MapType::LruPerCpuHash] {
         for flag in [0, flags::NO_PREALLOC, flags::NO_COMMON_LRU] {
-            let def = MapDef::new("m", map_type, 8, 8, 16).with_flags(flag);
+            let def = MapDef::new("m", map_type, 8, 8, 16).flags(flag);
             if def.validate().is_err() {
                 continue;
             }
@@ -72,7 +72,7 @@ fn state_for_many_slots_that_cannot_be_had_is_an_error() {
 
 #[test]
 fn copies_that_cannot_be_had_are_errors() {
-    let domain = Domain::new(Options::default().with_max_slots(64));
+    let domain = Domain::new(Options::new().max_slots(64));
     let create =
         |map_type, value, entries| Map::create(MapDef::new("m", map_type, 4, value, entries), &domain).unwrap();
     let large = create(MapType::Array, 1 << 20, 1);

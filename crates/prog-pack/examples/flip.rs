@@ -17,7 +17,7 @@ use common::{flip, run, site};
 
 fn main() {
     let flips = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(10_000_000);
-    let packs = Packs::new(Domain::new(bpf_quiesce::Options::default()), Options::default()).expect("a supported host");
+    let packs = Packs::new(Domain::new(bpf_quiesce::Options::new()), Options::default()).expect("a supported host");
     let mut failed = one_slot(&packs, flips) > 0;
     if packs.domain().has_core_barrier() {
         failed |= two_slots(&packs, flips / 10, true) > 0;

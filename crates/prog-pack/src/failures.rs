@@ -27,7 +27,7 @@ fn arena() -> &'static Arena {
 }
 
 fn packs_in(arena: &'static Arena, options: Options) -> Packs {
-    Packs::in_arena(Domain::new(bpf_quiesce::Options::default()), options, Arch::HOST.unwrap(), arena)
+    Packs::in_arena(Domain::new(bpf_quiesce::Options::new()), options, Arch::HOST.unwrap(), arena)
 }
 
 /// Whether a pack is mapped at this address.

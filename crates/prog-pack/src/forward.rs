@@ -106,7 +106,7 @@ mod tests {
     fn calls_come_to_the_old_code_or_the_new() {
         let Some(host) = Arch::HOST else { return println!("SKIPPED: no code on this architecture") };
         for landing_pad in [false, true] {
-            let packs = Packs::new(Domain::new(bpf_quiesce::Options::default()), Options::default()).unwrap();
+            let packs = Packs::new(Domain::new(bpf_quiesce::Options::new()), Options::default()).unwrap();
             let [one, two] = [1, 2].map(|value| {
                 let code = returns(host, value);
                 packs.stage(&code, |_| None).unwrap().finalize().unwrap()

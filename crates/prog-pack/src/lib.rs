@@ -22,7 +22,7 @@
 //! use bpf_quiesce::Domain;
 //!
 //! # if Arch::HOST != Some(Arch::X64) { return Ok(()) }
-//! let packs = Packs::new(Domain::new(bpf_quiesce::Options::default()), Options::default())?;
+//! let packs = Packs::new(Domain::new(bpf_quiesce::Options::new()), Options::default())?;
 //! let mut code = Code::new(Arch::X64);
 //! code.bytes = vec![0xb8, 42, 0, 0, 0, 0xc3]; // mov eax, 42; ret
 //! code.entries = vec![0];

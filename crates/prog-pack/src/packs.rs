@@ -88,6 +88,77 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// Returns the default settings.
+    #[must_use]
+    pub fn new() -> Self {
+        Options::default()
+    }
+
+    /// Sets [`Options::pack_size`].
+    #[must_use]
+    pub const fn pack_size(mut self, pack_size: usize) -> Self {
+        self.pack_size = pack_size;
+        self
+    }
+
+    /// Sets [`Options::first_pack_size`].
+    #[must_use]
+    pub const fn first_pack_size(mut self, first_pack_size: usize) -> Self {
+        self.first_pack_size = first_pack_size;
+        self
+    }
+
+    /// Sets [`Options::collapse_percent`].
+    #[must_use]
+    pub const fn collapse_percent(mut self, collapse_percent: u8) -> Self {
+        self.collapse_percent = collapse_percent;
+        self
+    }
+
+    /// Sets [`Options::hugetlb`].
+    #[must_use]
+    pub const fn hugetlb(mut self, hugetlb: bool) -> Self {
+        self.hugetlb = hugetlb;
+        self
+    }
+
+    /// Sets [`Options::anonymous`].
+    #[must_use]
+    pub const fn anonymous(mut self, anonymous: bool) -> Self {
+        self.anonymous = anonymous;
+        self
+    }
+
+    /// Sets [`Options::debuggable`].
+    #[must_use]
+    pub const fn debuggable(mut self, debuggable: bool) -> Self {
+        self.debuggable = debuggable;
+        self
+    }
+
+    /// Sets [`Options::random_offset`].
+    #[must_use]
+    pub const fn random_offset(mut self, random_offset: bool) -> Self {
+        self.random_offset = random_offset;
+        self
+    }
+
+    /// Sets [`Options::guards`].
+    #[must_use]
+    pub const fn guards(mut self, guards: bool) -> Self {
+        self.guards = guards;
+        self
+    }
+
+    /// Sets [`Options::keep_empty`].
+    #[must_use]
+    pub const fn keep_empty(mut self, keep_empty: usize) -> Self {
+        self.keep_empty = keep_empty;
+        self
+    }
+}
+
 /// The result of [`Packs::stats`]. Bytes are of whole chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]

@@ -270,7 +270,7 @@ impl World {
 
 fn schedule(seed: u64, arena: &'static Arena, barriers: Barriers) -> u64 {
     const PLAYERS: usize = 3;
-    let domain = Domain::new(bpf_quiesce::Options::default().with_barriers(barriers));
+    let domain = Domain::new(bpf_quiesce::Options::new().barriers(barriers));
     let keep_empty = (seed % 3) as usize * GRANULE;
     let options =
         Options { pack_size: GRANULE, keep_empty, random_offset: false, collapse_percent: 101, ..Options::default() };
@@ -357,7 +357,7 @@ fn every_byte_has_one_owner_in_every_order() {
 fn no_more_is_kept_for_nothing_than_was_asked_for() {
     for keep_empty in [0, GRANULE, 2 * GRANULE] {
         let options = Options { pack_size: GRANULE, keep_empty, ..Options::default() };
-        let packs = Packs::new(Domain::new(bpf_quiesce::Options::default()), options).unwrap();
+        let packs = Packs::new(Domain::new(bpf_quiesce::Options::new()), options).unwrap();
         let full: Vec<_> =
             (0..3).map(|_| packs.stage(&code(1, GRANULE), |_| None).unwrap().finalize().unwrap()).collect();
         let some = packs.stage(&code(1, GRANULE / 2), |_| None).unwrap().finalize().unwrap();

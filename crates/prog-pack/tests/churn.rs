@@ -64,12 +64,8 @@ fn programs_come_and_go_under_traffic() {
         (None, true) => 500,
     };
     for (barriers, max_slots) in [(Barriers::Auto, 64), (Barriers::Auto, 3), (Barriers::Fenced, 8)] {
-        let domain = Domain::new(
-            bpf_quiesce::Options::default()
-                .with_barriers(barriers)
-                .with_max_slots(max_slots)
-                .with_when_full(WhenFull::Wait),
-        );
+        let domain =
+            Domain::new(bpf_quiesce::Options::new().barriers(barriers).max_slots(max_slots).when_full(WhenFull::Wait));
         churn(domain, steps / 2);
     }
 }

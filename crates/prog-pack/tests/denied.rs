@@ -51,7 +51,7 @@ fn denied_from_the_start_everything_but_dependent_pokes_works() {
         if !deny_membarrier() {
             return;
         }
-        let domain = Domain::new(bpf_quiesce::Options::default());
+        let domain = Domain::new(bpf_quiesce::Options::new());
         assert!(!domain.has_core_barrier() && !domain.has_asymmetric_barrier());
         let packs = Packs::new(Arc::clone(&domain), Options::default()).unwrap();
         assert_eq!(domain.core_barrier().unwrap_err(), CoreBarrierError::Denied);
@@ -69,7 +69,7 @@ fn denied_from_the_start_everything_but_dependent_pokes_works() {
 
 #[test]
 fn a_barrier_that_fails_later_delays_and_is_reported() {
-    let options = bpf_quiesce::Options::default().with_max_slots(1).with_when_full(WhenFull::Error);
+    let options = bpf_quiesce::Options::new().max_slots(1).when_full(WhenFull::Error);
     let domain = Domain::new(options);
     if !domain.has_core_barrier() {
         println!("SKIPPED: membarrier is denied here from the start");
@@ -104,7 +104,7 @@ fn a_barrier_that_fails_later_delays_and_is_reported() {
 /// nothing is reused.
 #[test]
 fn loads_and_drops_go_on_without_barriers_and_nothing_is_freed() {
-    let domain = Domain::new(bpf_quiesce::Options::default());
+    let domain = Domain::new(bpf_quiesce::Options::new());
     if !domain.has_core_barrier() {
         println!("SKIPPED: membarrier is denied here from the start");
         return;

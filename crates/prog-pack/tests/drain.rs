@@ -32,7 +32,7 @@ fn draining_waits_for_what_was_dropped_before_and_no_more() {
     let kinds: &[Barriers] =
         if cfg!(target_arch = "aarch64") { &[Barriers::Auto] } else { &[Barriers::Auto, Barriers::Fenced] };
     for barriers in kinds {
-        let options = bpf_quiesce::Options::default().with_barriers(*barriers);
+        let options = bpf_quiesce::Options::new().barriers(*barriers);
         let packs = Packs::new(Domain::new(options), Options::default()).unwrap();
         let stop = AtomicBool::new(false);
         thread_number(); // Draws this thread's number.

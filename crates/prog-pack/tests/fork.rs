@@ -9,7 +9,7 @@ use common::{constant, flip, run};
 
 #[test]
 fn the_child_has_nothing_and_changes_nothing() {
-    let packs = Packs::new(Domain::new(bpf_quiesce::Options::default()), Options::default()).unwrap();
+    let packs = Packs::new(Domain::new(bpf_quiesce::Options::new()), Options::default()).unwrap();
     let (code, slot, other) = flip();
     let text = packs.stage(&code, |_| None).unwrap().finalize().unwrap();
     let dropped = packs.stage(&constant(3, 0), |_| None).unwrap().finalize().unwrap();
@@ -36,7 +36,7 @@ fn the_child_has_nothing_and_changes_nothing() {
             assert!(!maps.contains("prog-pack") || cfg!(target_arch = "aarch64"), "{maps}");
 
             // Packs that the child makes itself work.
-            let own = Packs::new(Domain::new(bpf_quiesce::Options::default()), Options::default()).unwrap();
+            let own = Packs::new(Domain::new(bpf_quiesce::Options::new()), Options::default()).unwrap();
             let mine = own.stage(&constant(6, 0), |_| None).unwrap().finalize().unwrap();
             // SAFETY: made by `constant`, and loaded.
             assert_eq!(unsafe { run(mine.entry(0).unwrap()) }, 6);

@@ -14,7 +14,7 @@ use common::{constant, flip};
 #[test]
 fn a_child_waits_for_no_lock_of_its_parent() {
     let children = if cfg!(target_arch = "aarch64") { 10 } else { 50 };
-    let packs = Packs::new(Domain::new(bpf_quiesce::Options::default()), Options::default()).unwrap();
+    let packs = Packs::new(Domain::new(bpf_quiesce::Options::new()), Options::default()).unwrap();
     let (code, slot, other) = flip();
     let text = packs.stage(&code, |_| None).unwrap().finalize().unwrap();
     drop(packs.domain().enter().unwrap());

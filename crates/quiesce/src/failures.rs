@@ -16,7 +16,7 @@ fn failing<R>(command: Membarrier, f: impl FnOnce() -> R) -> R {
 }
 
 fn domain(when_full: WhenFull) -> Arc<Domain> {
-    Domain::new(Options::default().with_max_slots(1).with_when_full(when_full))
+    Domain::new(Options::new().max_slots(1).when_full(when_full))
 }
 
 /// Whether membarrier is granted; prints that the test is skipped where it is not (Miri, gVisor).

@@ -86,7 +86,7 @@ pub const MAX_SLOTS: u32 = 1 << 16;
 /// ```
 /// use bpf_quiesce::{Domain, Options, WhenFull};
 ///
-/// let domain = Domain::new(Options::default().with_max_slots(4).with_when_full(WhenFull::Error));
+/// let domain = Domain::new(Options::new().max_slots(4).when_full(WhenFull::Error));
 /// assert_eq!(domain.max_slots(), 4);
 /// ```
 #[derive(Debug, Clone)]
@@ -110,26 +110,36 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Returns the default options.
+    #[must_use]
+    pub fn new() -> Options {
+        Options::default()
+    }
+
     /// Sets [`Options::max_slots`].
-    pub fn with_max_slots(mut self, max_slots: u32) -> Options {
+    #[must_use]
+    pub fn max_slots(mut self, max_slots: u32) -> Options {
         self.max_slots = max_slots;
         self
     }
 
     /// Sets [`Options::when_full`].
-    pub fn with_when_full(mut self, when_full: WhenFull) -> Options {
+    #[must_use]
+    pub fn when_full(mut self, when_full: WhenFull) -> Options {
         self.when_full = when_full;
         self
     }
 
     /// Sets [`Options::barriers`].
-    pub fn with_barriers(mut self, barriers: Barriers) -> Options {
+    #[must_use]
+    pub fn barriers(mut self, barriers: Barriers) -> Options {
         self.barriers = barriers;
         self
     }
 
     /// Sets [`Options::memory_limit`].
-    pub fn with_memory_limit(mut self, memory_limit: u64) -> Options {
+    #[must_use]
+    pub fn memory_limit(mut self, memory_limit: u64) -> Options {
         self.memory_limit = memory_limit;
         self
     }

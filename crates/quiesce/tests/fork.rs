@@ -10,7 +10,7 @@ use bpf_quiesce::{Domain, EnterError, Options, WaitError, WhenFull};
 
 #[test]
 fn the_child_may_neither_enter_nor_wait() {
-    let domain = Domain::new(Options::default().with_max_slots(2).with_when_full(WhenFull::Wait));
+    let domain = Domain::new(Options::new().max_slots(2).when_full(WhenFull::Wait));
     drop(domain.enter().unwrap());
     domain.defer(|| unreachable!("never run in the child, and the parent exits through `Leak`"));
     // A thread that is running at the fork and does not exist in the child.

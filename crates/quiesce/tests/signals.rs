@@ -70,7 +70,7 @@ fn stepping(domain: &Arc<Domain>, f: impl FnOnce()) -> (u32, u32) {
 }
 
 fn domain(barriers: Barriers, max_slots: u32) -> Arc<Domain> {
-    Domain::new(Options::default().with_max_slots(max_slots).with_when_full(WhenFull::Error).with_barriers(barriers))
+    Domain::new(Options::new().max_slots(max_slots).when_full(WhenFull::Error).barriers(barriers))
 }
 
 #[test]

@@ -4,7 +4,7 @@ use bpf_runtime::{Config, Engine, Hook, HookPolicy, Linker, Raw, isa::assemble};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let engine = Engine::new(Config::default())?;
+    let engine = Engine::new(Config::new())?;
     let linker = Linker::<()>::new(&engine);
     let load = |name, text| linker.loader::<Raw>().insns(name, assemble(text).expect("valid text"));
     let short = load("short", "r0 = 1\nif r2 < 14 goto +1\nr0 = 2\nexit")?; // drops what is shorter than 14 bytes

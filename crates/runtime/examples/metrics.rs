@@ -93,8 +93,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// All requests, or one.
 pub(crate) fn serve(address: Option<&str>) -> Result<(), Box<dyn Error>> {
-    let mut config = Config::default();
-    config.metrics = true;
+    let config = Config::new().metrics(true);
     let engine = Engine::new(config)?;
     let length = Linker::<()>::new(&engine).loader::<Raw>().insns("length", assemble("r0 = r2\nexit")?)?;
     let listener = TcpListener::bind(address.unwrap_or("127.0.0.1:0"))?;

@@ -33,7 +33,7 @@ fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let count = std::env::args().nth(1).map_or(Ok(100_000), |runs| runs.parse::<usize>())?;
-    let engine = Engine::new(Config::default())?;
+    let engine = Engine::new(Config::new())?;
     let mut linker = Linker::<u64>::new(&engine);
     linker.func_async(1001, "wait", async |_: AsyncCaller<'_, u64>| {
         let mut asked = false;

@@ -67,7 +67,7 @@ end:
     exit";
 
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let engine = Engine::new(Config::default())?;
+    let engine = Engine::new(Config::new())?;
     let counts = Map::create(MapDef::new("counts", MapType::Hash, 4, 8, 100), engine.domain())?;
     counts.update(&7u32.to_ne_bytes(), &0u64.to_ne_bytes(), 0)?;
     let quota: PinnedMap<u32, u64> = PinnedMap::new(&counts)?;

@@ -46,8 +46,7 @@ const RECORD: &str = "r1 = map[fd:2]\nr2 = 16\nr3 = 0\ncall 131\nif r0 == 0 goto
     r1 = r0\nr2 = 0\ncall 132\ngoto +0\nr0 = 0\nexit";
 
 fn round(mode: Mode, deadline: Instant) -> Result<(u64, u64), Box<dyn Error>> {
-    let mut config = Config::default();
-    (config.mode, config.interruptible, config.budget) = (mode, true, Some(100_000));
+    let config = Config::new().mode(mode).interruptible(true).budget(100_000);
     let engine = Engine::new(config)?;
     let mut linker = Linker::new(&engine);
     linker.func(1001, "work", |c: &mut Caller<'_, u64>, what: u64| -> Result<u64, HelperError> {

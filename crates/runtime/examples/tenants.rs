@@ -49,8 +49,7 @@ fn run(instance: &Instance<()>, name: &str, len: usize) -> Result<u64, Box<dyn E
 
 impl Shared {
     fn new(mode: Mode, level: OptLevel) -> Result<Shared, Box<dyn Error + Send + Sync>> {
-        let mut config = Config::default();
-        (config.mode, config.opt_level, config.metrics, config.budget) = (mode, level, true, Some(1 << 20));
+        let config = Config::new().mode(mode).opt_level(level).metrics(true).budget(1 << 20);
         let engine = Engine::new(config)?;
         let linker = Linker::<()>::new(&engine);
         let mut object = Object::parse(OBJECT)?;

@@ -76,8 +76,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(file: &[u8]) -> Result<(), Box<dyn Error>> {
-    let mut config = Config::default();
-    config.budget = Some(100_000);
+    let config = Config::new().budget(100_000);
     let engine = Engine::new(config)?;
     let linker = linker(&engine)?;
     let instance = load(&engine, &linker, file, None)?;
@@ -129,7 +128,7 @@ fn serve(file: &[u8]) -> Result<(), Box<dyn Error>> {
 
     // A run that takes too long is stopped.
     let endless = assemble("r0 = 0\nr0 += 1\ngoto -2")?;
-    let endless = linker.loader::<Request<'_>>().hybrid().insns("endless", endless)?;
+    let endless = linker.loader::<Request<'_>>().hybrid(true).insns("endless", endless)?;
     match endless.run(&mut service, &mut request) {
         Err(RunError::Budget { .. }) => Ok(()),
         other => Err(format!("not stopped: {other:?}").into()),
@@ -200,8 +199,7 @@ mod tests {
     /// `bpf header`, `bpf verify --host` and `bpf test` take the service from this file.
     #[test]
     fn the_description_is_the_file() {
-        let mut config = Config::default();
-        config.budget = Some(100_000);
+        let config = Config::new().budget(100_000);
         let linker = linker(&Engine::new(config).unwrap()).unwrap();
         let host = linker.describe::<Request<'_>>().unwrap();
         let text = serde_json::to_string_pretty(&host).unwrap();
@@ -210,7 +208,7 @@ mod tests {
 
     #[test]
     fn messages_are_as_shown() {
-        let linker = linker(&Engine::new(Config::default()).unwrap()).unwrap();
+        let linker = linker(&Engine::new(Config::new()).unwrap()).unwrap();
         let refusal = refusal(&linker).unwrap();
         for block in blocks("text") {
             // The whole message is compared, so that the page must show a hint that is added.

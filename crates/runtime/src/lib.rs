@@ -17,7 +17,7 @@
 //! ```
 //! use bpf_runtime::{Config, Engine, Linker, Raw, isa::assemble};
 //!
-//! let engine = Engine::new(Config::default())?;
+//! let engine = Engine::new(Config::new())?;
 //! let linker: Linker = Linker::new(&engine);
 //! // r1 = the packet, r2 = its length.
 //! let insns = assemble("r0 = 0\nif r2 < 2 goto +1\nr0 = *(u8 *)(r1 + 1)\nexit")?;
@@ -192,7 +192,7 @@ pub mod object {
 
 /// Results of runs that are more than a number, and text that runs print.
 pub mod run {
-    pub use crate::abi::run::{PrintSink, Printed};
+    pub use crate::abi::run::Printed;
     pub use crate::attach::hook_async::HookRunAsync;
     pub use crate::exec::timers::TimerRuns;
     pub use crate::handle::program::{ProgramName, TestRun};

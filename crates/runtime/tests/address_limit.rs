@@ -91,15 +91,13 @@ fn asleep(program: &Program<Raw, ()>) {
 }
 
 fn limited(left: u64) {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let linker = Linker::<()>::new(&engine);
     let load = |text: &str| linker.loader::<Raw>().insns("program", assemble(text).unwrap());
     let seven = load("r0 = 7\nexit").unwrap();
     let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
     hook.attach(&seven).unwrap();
-    let mut counting = Config::default();
-    (counting.metrics, counting.max_slots) = (true, SLOTS);
-    let counting = Engine::new(counting).unwrap();
+    let counting = Engine::new(Config::new().metrics(true).max_slots(SLOTS)).unwrap();
     let counted = Linker::<()>::new(&counting);
     let counted = |name: &str| counted.loader::<Raw>().insns(name, assemble("r0 = 9\nexit").unwrap());
     let nine = counted("nine").unwrap();
@@ -124,8 +122,7 @@ fn limited(left: u64) {
         let array = ProgArray::<Raw, ()>::create(&engine, "large", 1 << 23).map(drop);
         let error = array.expect_err("64 MiB");
         let LoadError::ProgArray { source: ProgArrayError::NoMemory { .. }, .. } = error else { panic!("{error}") };
-        let mut slots = Config::default();
-        slots.max_slots = 1 << 16;
+        let slots = Config::new().max_slots(1 << 16);
         assert!(Engine::new(slots).is_err(), "65,536 execution slots");
         // As many as fill the address space. Programs of one name share their counters, which must not have been
         // changed by loads that failed.

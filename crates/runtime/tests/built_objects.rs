@@ -42,7 +42,7 @@ static ALLOCATOR: Counting = Counting;
 /// Loads an object of a few hundred kilobytes, all of it.
 fn load(bytes: &[u8]) -> Result<Instance<()>, LoadError> {
     assert!((200_000..2_000_000).contains(&bytes.len()), "{} bytes", bytes.len());
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let object = Object::parse(bytes).unwrap();
     let maps = MapSet::for_object(&engine, &object).unwrap();
     let loaded = Linker::new(&engine).load::<Raw>(&object, maps);
@@ -141,13 +141,13 @@ fn an_array_that_a_refused_load_took_over_is_as_open_as_before() {
     elf.section(".BTF", PROGBITS, 0, &btf.build());
     let object = Object::parse(&elf.build()).unwrap();
 
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let linker = Linker::<()>::new(&engine);
     let array = ProgArray::<Raw, ()>::create(&engine, "jumps", 1).unwrap();
     let maps = MapSet::for_object(&engine, &object).unwrap().reuse_array("jumps", &array).unwrap();
     let error = linker.load::<Raw>(&object, maps).unwrap_err();
     assert!(matches!(error, LoadError::Verifier { .. }), "{error}");
     let insns = assemble("r0 = 3\nexit").unwrap();
-    let interpreted = linker.loader::<Raw>().interpreted().insns("interpreted", insns).unwrap();
+    let interpreted = linker.loader::<Raw>().interpreted(true).insns("interpreted", insns).unwrap();
     let _done = Plan::new().set(&array, 0, &interpreted).commit().unwrap();
 }

@@ -9,7 +9,7 @@ use bpf_runtime::{
 use std::path::Path;
 
 fn engine() -> Engine {
-    Engine::new(Config::default()).unwrap()
+    Engine::new(Config::new()).unwrap()
 }
 
 fn maps(engine: &Engine) -> [Map; 4] {
@@ -89,14 +89,13 @@ fn contained_programs_do_the_same() {
     let inputs = [vec![], vec![1], vec![2, 9, 3, 4], (0..16).collect(), vec![200; 40], vec![3; 16]];
     for (what, text) in PROGRAMS {
         let mut results = Vec::new();
-        for (contained, config) in [(false, Config::default()), (true, Config::default()), (true, Config::untrusted())]
-        {
+        for (contained, config) in [(false, Config::new()), (true, Config::new()), (true, Config::untrusted())] {
             let engine = Engine::new(config).unwrap();
             let maps = maps(&engine);
             maps[2].update(&[0; 4], &(0..64).collect::<Vec<u8>>(), 0).unwrap();
             let linker = Linker::<()>::new(&engine);
             let loader = linker.loader::<Raw>().maps(&maps.each_ref());
-            let loader = if contained { loader.contained() } else { loader };
+            let loader = loader.contained(contained);
             let program = loader.insns("program", assemble(text).unwrap()).unwrap_or_else(|e| panic!("{what}: {e}"));
             let mut all = Vec::new();
             for input in &inputs {
@@ -127,11 +126,11 @@ fn the_speed_programs_do_the_same() {
         let bytes = std::fs::read(path).unwrap();
         let Ok(code) = bpf_testkit_elf::section(&bytes, "bench") else { continue };
         // Programs that the verifier refuses are run with checks.
-        let plain = match linker.loader::<Raw>().hybrid().bytes(&name, &code) {
+        let plain = match linker.loader::<Raw>().hybrid(true).bytes(&name, &code) {
             Ok(plain) => plain,
             Err(_) => continue,
         };
-        let program = match linker.loader::<Raw>().hybrid().contained().budget(1 << 40).bytes(&name, &code) {
+        let program = match linker.loader::<Raw>().hybrid(true).contained(true).budget(1 << 40).bytes(&name, &code) {
             Ok(program) => program,
             Err(error) => {
                 refused.push(format!("{name}: {error}"));
@@ -176,7 +175,7 @@ fn what_cannot_be_contained_is_refused_by_type() {
     let maps = maps(&engine);
     let linker = Linker::<()>::new(&engine);
     let why = |text: &str| {
-        let loader = linker.loader::<Raw>().contained().maps(&maps.each_ref());
+        let loader = linker.loader::<Raw>().contained(true).maps(&maps.each_ref());
         match loader.insns("refused", assemble(text).unwrap()) {
             Err(LoadError::Uncontained { source, .. }) => (source.insn.0, source.why.clone()),
             other => panic!("{other:?} for\n{text}"),
@@ -191,40 +190,40 @@ fn what_cannot_be_contained_is_refused_by_type() {
     let callback = "r1 = 3\nr2 = subprog[callback]\nr3 = 0\nr4 = 0\ncall 181\nr0 = 0\nexit\ncallback: r0 = 0\nexit";
     assert!(matches!(why(callback), (_, Escape::Argument { arg: 2, .. })), "{:?}", why(callback));
     // SAFETY: it is refused.
-    let unverified = unsafe { linker.loader::<Raw>().contained().unverified() };
+    let unverified = unsafe { linker.loader::<Raw>().contained(true).unverified(true) };
     let refused = unverified.insns("unverified", assemble("r0 = 0\nexit").unwrap());
     assert!(matches!(refused, Err(LoadError::UnverifiedContained { .. })), "{refused:?}");
-    let privileged = linker.loader::<Raw>().contained().privileged();
+    let privileged = linker.loader::<Raw>().contained(true).privileged(true);
     let refused = privileged.insns("privileged", assemble("r0 = 0\nexit").unwrap());
     assert!(matches!(refused, Err(LoadError::PrivilegedContained { .. })), "{refused:?}");
 }
 
 #[test]
 fn contained_programs_count_a_budget() {
-    let mut config = Config::default();
-    config.hybrid_budget = 50;
+    let config = Config::new().hybrid_budget(50);
     let linker = Linker::<()>::new(&Engine::new(config).unwrap());
     // Proven to end, after a hundred rounds.
     let insns = assemble("r0 = 0\nr0 += 1\nif r0 < 100 goto -2\nexit").unwrap();
     let plain = linker.loader::<Raw>().insns("plain", insns.clone()).unwrap();
     assert_eq!(plain.run(&mut (), &mut []).unwrap(), 100);
-    let contained = linker.loader::<Raw>().contained().insns("contained", insns).unwrap();
+    let contained = linker.loader::<Raw>().contained(true).insns("contained", insns).unwrap();
     assert!(matches!(contained.run(&mut (), &mut []), Err(RunError::Budget { .. })));
 }
 
 #[test]
 fn contradictory_settings_are_an_error() {
-    let mut config = Config::default();
-    (config.contained, config.opt_level) = (true, OptLevel::None);
+    let config = Config::new().contained(true).opt_level(OptLevel::None);
     assert!(matches!(Engine::new(config), Err(EngineError::Contradiction { .. })));
     #[cfg(native)]
     {
-        let mut config = Config::untrusted();
-        config.debug.gdb = true;
+        let config = Config::untrusted().debug(|debug| debug.gdb(true));
         assert!(matches!(Engine::new(config), Err(EngineError::Contradiction { .. })));
     }
     let config = Config::untrusted();
-    assert!(config.contained && config.interruptible && config.budget.is_some() && config.hardening.blind_constants);
+    let text = format!("{config:?}");
+    for set in ["contained: true", "interruptible: true", "budget: Some(1048576)", "blind_constants: true"] {
+        assert!(text.contains(set), "{set} in {text}");
+    }
     let linker = Linker::<()>::new(&Engine::new(config).unwrap());
     let program = linker.loader::<Raw>().insns("stranger", assemble("r0 = 3\nexit").unwrap()).unwrap();
     assert_eq!(program.run(&mut (), &mut []).unwrap(), 3);

@@ -20,36 +20,30 @@ mod shapes {
     use bpf_runtime::{Config, code::Hardening};
 
     pub(crate) fn config() -> Config {
-        let mut config = Config::default();
-        config.debug.unwind = true;
+        let config = Config::new().debug(|debug| debug.unwind(true));
         config
     }
 
     /// Configurations by name.
     pub(crate) fn shapes() -> Vec<(String, Config)> {
-        let with = |change: &dyn Fn(&mut Config)| {
-            let mut config = config();
-            change(&mut config);
-            config
-        };
-        let hardening = Hardening {
-            retpolines: true,
-            landing_pads: true,
-            return_signing: true,
-            straight_line: true,
-            blind_constants: false,
-        };
+        let with = |change: &dyn Fn(Config) -> Config| change(config());
+        let hardening = Hardening::new()
+            .retpolines(true)
+            .landing_pads(true)
+            .return_signing(true)
+            .straight_line(true)
+            .blind_constants(false);
         let slots = AllocOptions { only: Some(HostRegSet::EMPTY), seed: None };
         let mut shapes = vec![
             ("plain".to_owned(), config()),
-            ("hardened".to_owned(), with(&|c| c.hardening = hardening)),
-            ("every register saved".to_owned(), with(&|c| c.save_all = true)),
-            ("every value in a slot".to_owned(), with(&|c| c.alloc = slots)),
-            ("checks".to_owned(), with(&|c| (c.budget, c.interruptible) = (Some(1 << 40), true))),
-            ("indirect tail calls".to_owned(), with(&|c| c.direct_tail_calls = false)),
+            ("hardened".to_owned(), with(&|c| c.hardening(|_| hardening))),
+            ("every register saved".to_owned(), with(&|c| c.save_all(true))),
+            ("every value in a slot".to_owned(), with(&|c| c.alloc(slots))),
+            ("checks".to_owned(), with(&|c| c.budget(1 << 40).interruptible(true))),
+            ("indirect tail calls".to_owned(), with(&|c| c.direct_tail_calls(false))),
         ];
         for seed in 1..=6 {
-            shapes.push((format!("seed {seed}"), with(&|c| c.alloc = AllocOptions { only: None, seed: Some(seed) })));
+            shapes.push((format!("seed {seed}"), with(&|c| c.alloc(AllocOptions { only: None, seed: Some(seed) }))));
         }
         shapes
     }
@@ -199,7 +193,7 @@ fn nested_runs_and_callbacks_are_on_one_backtrace() {
     let text = "r1 = 2\nr2 = subprog[body]\nr3 = 0\nr4 = 0\ncall 181\nexit\nbody:\ncall 1002\nr0 = 0\nexit";
     let insns = assemble(text).unwrap();
     // SAFETY: the program ends and touches no memory.
-    let outer = unsafe { linker.loader::<Raw>().unverified() }.insns("outer", insns).unwrap();
+    let outer = unsafe { linker.loader::<Raw>().unverified(true) }.insns("outer", insns).unwrap();
     outer.run(&mut (), &mut []).unwrap();
     let seen = seen.lock().unwrap();
     assert_eq!(seen.len(), 2);
@@ -233,8 +227,7 @@ fn addresses_have_names_while_their_program_is_loaded() {
     if no_jit("names of addresses") {
         return;
     }
-    let mut config = Config::default();
-    config.debug.symbols = true;
+    let config = Config::new().debug(|debug| debug.symbols(true));
     let engine = Engine::new(config).unwrap();
     let linker = Linker::<()>::new(&engine);
     let load = |name: &str, text: &str| -> Program<Raw, ()> {
@@ -372,7 +365,7 @@ mod stepping {
             let instance = load(&engine, || {});
             let array = instance.prog_array::<Raw>("stages").unwrap();
             array.set(0, &instance.program::<Raw>("landed").unwrap()).unwrap();
-            let retpolines = engine.config().hardening.retpolines;
+            let retpolines = engine.config().get_hardening().retpolines;
 
             let outer = instance.program::<Raw>("outer").unwrap();
             let steps = step(&engine, || assert!(outer.run(&mut (), &mut [0; 24]).is_ok()));

@@ -15,11 +15,7 @@ fn the_child_names_programs_and_writes_nothing() {
     }
     let dir = std::env::temp_dir().join(format!("bpf-debug-fork-{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
-    let mut config = Config::default();
-    config.debug.unwind = true;
-    config.debug.gdb = true;
-    config.debug.perf_map = Some(dir.clone());
-    config.debug.jitdump = Some(dir.clone());
+    let config = Config::new().debug(|debug| debug.unwind(true).gdb(true).perf_map(dir.clone()).jitdump(dir.clone()));
     let engine = Engine::new(config).unwrap();
     let mut linker = Linker::<usize>::new(&engine);
     let here = engine.clone();
@@ -71,10 +67,7 @@ fn engines_of_children(dir: &std::path::Path, parent: &Engine) {
     let own_dir = dir.join("children");
     fs::create_dir_all(&own_dir).unwrap();
     let told = |dir: &std::path::Path| {
-        let mut config = Config::default();
-        config.debug.gdb = true;
-        config.debug.perf_map = Some(dir.to_owned());
-        config.debug.jitdump = Some(dir.to_owned());
+        let config = Config::new().debug(|debug| debug.gdb(true).perf_map(dir.to_owned()).jitdump(dir.to_owned()));
         Engine::new(config).unwrap()
     };
     let answer = |engine: &Engine| -> Program<Raw, ()> {

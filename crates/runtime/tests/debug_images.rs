@@ -11,18 +11,15 @@ use std::sync::{Arc, Mutex};
 type Seen = Arc<Mutex<Vec<(Vec<String>, bool)>>>;
 
 fn engines() -> impl Iterator<Item = (Engine, Linker<()>, Seen)> {
-    let hard = Hardening {
-        retpolines: true,
-        landing_pads: true,
-        return_signing: true,
-        straight_line: true,
-        blind_constants: false,
-    };
+    let hard = Hardening::new()
+        .retpolines(true)
+        .landing_pads(true)
+        .return_signing(true)
+        .straight_line(true)
+        .blind_constants(false);
     let with_jit = |_: &Hardening| Arch::HOST.is_some();
     [Hardening::default(), hard].into_iter().filter(with_jit).map(|hardening| {
-        let mut config = Config::default();
-        config.hardening = hardening;
-        config.debug.unwind = true;
+        let config = Config::new().hardening(|_| hardening).debug(|debug| debug.unwind(true));
         let engine = Engine::new(config).unwrap();
         let (seen, here) = (Seen::default(), engine.clone());
         let noted = Arc::clone(&seen);
@@ -102,11 +99,11 @@ fn a_backtrace_does_not_see_a_dispatcher() {
 #[test]
 fn a_backtrace_goes_through_an_image_that_was_replaced() {
     for hook_count in [1usize, 100] {
-        let mut config = Config::default();
+        let mut config = Config::new();
         if Arch::HOST.is_none() {
             return bpf_testkit::skipped("backtraces through images", &"no JIT on this host");
         }
-        config.debug.unwind = true;
+        config = config.debug(|debug| debug.unwind(true));
         let engine = Engine::new(config).unwrap();
         let hook = Arc::new(Hook::<Raw, ()>::new(&engine, HookPolicy::RunAll { result: 0 }).unwrap());
         let (seen, here, changed) = (Seen::default(), engine.clone(), Arc::clone(&hook));

@@ -28,10 +28,8 @@ fn line(mark: &str) -> u32 {
     (1..).zip(SOURCE.lines()).find(|(_, l)| l.contains(&mark)).map(|(i, _)| i).expect("a marked line")
 }
 
-fn engine(set: impl FnOnce(&mut DebugOptions)) -> Result<Engine, EngineError> {
-    let mut config = Config::default();
-    set(&mut config.debug);
-    Engine::new(config)
+fn engine(set: impl FnOnce(DebugOptions) -> DebugOptions) -> Result<Engine, EngineError> {
+    Engine::new(Config::new().debug(set))
 }
 
 /// `debug.o` on this engine.
@@ -46,7 +44,7 @@ fn load(engine: &Engine) -> Instance<()> {
     let object = Object::parse(OBJECT).unwrap();
     let maps = MapSet::for_object(engine, &object).unwrap();
     // SAFETY: they stay inside their memory and end; `burn` is given eight bytes.
-    unsafe { linker.loader::<Raw>().unverified() }.object(&object, maps).unwrap()
+    unsafe { linker.loader::<Raw>().unverified(true) }.object(&object, maps).unwrap()
 }
 
 /// The function at which a debugger stops.
@@ -91,7 +89,7 @@ fn the_perf_map_names_every_function_at_its_address() {
         return;
     }
     let dir = Dir::new("map");
-    let engine = engine(|d| d.perf_map = Some(dir.0.clone())).unwrap();
+    let engine = engine(|d| d.perf_map(dir.0.clone())).unwrap();
     let instance = load(&engine);
     let linker = Linker::<()>::new(&engine);
     let odd = linker.loader::<Raw>().insns("a b\nc", assemble("r0 = 1\nexit").unwrap()).unwrap();
@@ -155,7 +153,7 @@ fn the_jitdump_has_the_code_lines_and_frame_of_every_function() {
         return;
     }
     let dir = Dir::new("dump");
-    let engine = engine(|d| d.jitdump = Some(dir.0.clone())).unwrap();
+    let engine = engine(|d| d.jitdump(dir.0.clone())).unwrap();
     let instance = load(&engine);
     let bytes = fs::read(dir.file(&format!("jit-{}.dump", std::process::id()))).unwrap();
     let mut file = Reader(&bytes);
@@ -242,8 +240,8 @@ fn files_that_cannot_be_made_are_an_error_of_the_engine() {
     }
     let missing = Path::new("/nonexistent/directory");
     for set in [
-        |d: &mut DebugOptions, dir: &Path| d.perf_map = Some(dir.to_owned()),
-        |d: &mut DebugOptions, dir: &Path| d.jitdump = Some(dir.to_owned()),
+        |d: DebugOptions, dir: &Path| d.perf_map(dir.to_owned()),
+        |d: DebugOptions, dir: &Path| d.jitdump(dir.to_owned()),
     ] {
         let error = engine(|d| set(d, missing)).unwrap_err();
         assert!(matches!(error, EngineError::Debug(_)), "{error:?}");
@@ -254,7 +252,7 @@ fn files_that_cannot_be_made_are_an_error_of_the_engine() {
     let victim = dir.file("victim");
     fs::write(&victim, "precious").unwrap();
     std::os::unix::fs::symlink(&victim, dir.file(&format!("perf-{}.map", std::process::id()))).unwrap();
-    assert!(engine(|d| d.perf_map = Some(dir.0.clone())).is_err());
+    assert!(engine(|d| d.perf_map(dir.0.clone())).is_err());
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
 }
 
@@ -294,12 +292,12 @@ fn a_process_to_look_at() {
     let dir = std::env::var_os("BPF_DEBUG_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
     let long = 200_000_000u64;
     match role.as_str() {
-        "perf map" => burn(&engine(|d| d.perf_map = Some("/tmp".into())).unwrap(), long),
-        "jitdump" => burn(&engine(|d| d.jitdump = Some(dir)).unwrap(), long),
-        "gdb" => stop(&engine(|d| d.gdb = true).unwrap()),
-        "gdb waits" => wait(&engine(|d| d.gdb = true).unwrap()),
+        "perf map" => burn(&engine(|d| d.perf_map(PathBuf::from("/tmp"))).unwrap(), long),
+        "jitdump" => burn(&engine(|d| d.jitdump(dir)).unwrap(), long),
+        "gdb" => stop(&engine(|d| d.gdb(true)).unwrap()),
+        "gdb waits" => wait(&engine(|d| d.gdb(true)).unwrap()),
         "full" => {
-            let engine = engine(|d| d.perf_map = Some(dir)).unwrap();
+            let engine = engine(|d| d.perf_map(dir)).unwrap();
             let first = load(&engine);
             let limit = libc::rlimit { rlim_cur: 1024, rlim_max: libc::RLIM_INFINITY };
             // SAFETY: the action is a valid one, and nothing else in this process handles the signal.
@@ -312,7 +310,7 @@ fn a_process_to_look_at() {
             loaded.iter().for_each(|instance| assert_eq!(run_outer(instance), run_outer(&first)));
         }
         _ => {
-            let engine = engine(|d| d.gdb = true).unwrap();
+            let engine = engine(|d| d.gdb(true)).unwrap();
             burn(&engine, 1000);
             stop(&engine);
             wait(&engine);

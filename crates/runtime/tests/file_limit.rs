@@ -43,7 +43,7 @@ fn a_file_that_may_not_grow_is_an_error() {
 
 fn limited() {
     let mapped = |engine: &Engine| {
-        let def = MapDef::new("mapped", MapType::Array, 4, 8, 1 << 16).with_flags(bpf_runtime::maps::flags::MMAPABLE);
+        let def = MapDef::new("mapped", MapType::Array, 4, 8, 1 << 16).flags(bpf_runtime::maps::flags::MMAPABLE);
         Map::create(def, engine.domain())
     };
     let load = |engine: &Engine| -> Result<u64, LoadError> {
@@ -52,13 +52,13 @@ fn limited() {
     };
     let folder = std::env::temp_dir().join(format!("bpf-file-limit-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let mut told = Config::default();
+    let mut told = Config::new();
     if bpf_runtime::code::Arch::HOST.is_some() {
-        told.debug.jitdump = Some(folder.clone());
+        told = told.debug(|debug| debug.jitdump(folder.clone()));
     }
     limit(16);
     // An engine, or its first program, asks for memory for code, unless everything is interpreted.
-    match Engine::new(Config::default()).map(|engine| (load(&engine), mapped(&engine))) {
+    match Engine::new(Config::new()).map(|engine| (load(&engine), mapped(&engine))) {
         Ok((loaded, mapped)) => {
             assert!(loaded.is_err() || bpf_runtime::code::Arch::HOST.is_none(), "{loaded:?}");
             assert!(matches!(mapped, Err(MapError::System { .. })), "{mapped:?}");
@@ -67,7 +67,7 @@ fn limited() {
     }
     assert!(Engine::new(told.clone()).is_err() || bpf_runtime::code::Arch::HOST.is_none());
     limit(libc::RLIM_INFINITY);
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     assert_eq!(load(&engine).unwrap(), 7);
     let map = mapped(&engine).unwrap();
     let (file, listed) = (folder.join("dump"), Engine::new(told).unwrap());

@@ -96,8 +96,7 @@ fn a_child_runs_nothing_while_the_parent_changes_everything() {
     let modes = [Mode::Interpreter, Mode::Jit];
     for mode in modes.into_iter().filter(|mode| *mode == Mode::Interpreter || Arch::HOST.is_some()) {
         for raw in [false, true] {
-            let mut config = Config::default();
-            config.mode = mode;
+            let config = Config::new().mode(mode);
             let engine = Engine::new(config).unwrap();
             let linker = linker(&engine);
             let array = ProgArray::<Raw, u64>::create(&engine, "next", 2).unwrap();
@@ -169,8 +168,7 @@ fn a_child_goes_on_with_no_run_that_waits() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let modes = [Mode::Interpreter, Mode::Jit];
     for mode in modes.into_iter().filter(|mode| *mode == Mode::Interpreter || Arch::HOST.is_some()) {
-        let mut config = Config::default();
-        (config.mode, config.interruptible) = (mode, true);
+        let config = Config::new().mode(mode).interruptible(true);
         let engine = Engine::new(config).unwrap();
         let mut linker = Linker::<u64>::new(&engine);
         linker
@@ -246,8 +244,7 @@ fn a_child_goes_on_with_no_run_whose_first_poll_has_forked() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let modes = [Mode::Interpreter, Mode::Jit];
     for mode in modes.into_iter().filter(|mode| *mode == Mode::Interpreter || Arch::HOST.is_some()) {
-        let mut config = Config::default();
-        (config.mode, config.interruptible) = (mode, true);
+        let config = Config::new().mode(mode).interruptible(true);
         let engine = Engine::new(config).unwrap();
         let mut linker = Linker::<()>::new(&engine);
         let (forks, child) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicI32::new(-1)));
@@ -305,7 +302,7 @@ fn a_child_does_not_return_into_its_parents_run() {
     if Arch::HOST.is_none() || cfg!(target_arch = "aarch64") {
         return bpf_testkit::skipped("a fork inside a run", &"no JIT, or qemu-user, which ignores MADV_DONTFORK");
     }
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let mut linker = Linker::<libc::pid_t>::new(&engine);
     linker
         .func(1001, "fork", |c: &mut Caller<'_, libc::pid_t>| -> u64 {
@@ -315,7 +312,7 @@ fn a_child_does_not_return_into_its_parents_run() {
             if child == 0 {
                 // SAFETY: the default action, in place of the test harness's handler.
                 unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
-                let own = Engine::new(Config::default()).unwrap();
+                let own = Engine::new(Config::new()).unwrap();
                 let program = Linker::<()>::new(&own).loader::<Raw>().insns("own", assemble("r0 = 9\nexit").unwrap());
                 assert_eq!(program.unwrap().run(&mut (), &mut []).unwrap(), 9);
             }
@@ -339,7 +336,7 @@ fn a_child_does_not_return_into_its_parents_run() {
 fn a_child_reaches_no_value_that_was_found_before() {
     type Found = Option<PinnedValue<u64>>;
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let map = Map::create(MapDef::new("values", MapType::Array, 4, 8, 1), engine.domain()).unwrap();
     let pinned: PinnedMap<u32, u64> = PinnedMap::new(&map).unwrap();
     let mut linker = Linker::<Found>::new(&engine);
@@ -368,7 +365,7 @@ fn a_child_reaches_no_value_that_was_found_before() {
 #[test]
 fn a_child_asks_for_memory_without_waiting() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let account = engine.account("plug-in", 1 << 20);
     let linker = linker(&engine);
     let load = || linker.loader::<Raw>().account(&account).insns("held", assemble("r0 = 5\nexit").unwrap()).unwrap();

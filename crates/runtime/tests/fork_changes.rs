@@ -40,7 +40,7 @@ trait Picks {
 
 #[test]
 fn a_child_changes_nothing_of_its_parents() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
         let load = || -> Program<Raw, ()> { linker.loader().insns("one", assemble("r0 = 1\nexit").unwrap()).unwrap() };
         let (here, there) = (load(), load());

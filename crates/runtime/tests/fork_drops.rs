@@ -35,7 +35,7 @@ impl Belongings {
     fn new(engine: &Engine) -> Belongings {
         let linker = Linker::<()>::new(engine);
         let inner_def = || MapDef::new("inner", MapType::Hash, 4, 8, 4);
-        let outer = MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 2).with_inner(inner_def());
+        let outer = MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 2).inner(inner_def());
         let inner = Map::create(inner_def(), engine.domain()).unwrap();
         let ring = Map::create(MapDef::new("ring", MapType::RingBuf, 0, 0, 1 << 16), engine.domain()).unwrap();
         let mut belongings = Belongings {
@@ -83,7 +83,7 @@ fn a_child_lets_go_of_everything_whatever_its_parent_was_doing() {
     if Arch::HOST.is_none() {
         return bpf_testkit::skipped("drops in a forked child", &"no JIT");
     }
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 {

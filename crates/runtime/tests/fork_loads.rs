@@ -43,7 +43,7 @@ fn not_refused(linker: &Linker<()>, engine: &Engine, array: &ProgArray<Raw, ()>,
     let jumps = assemble("r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 0\nexit").unwrap();
     let counts = assemble("r1 = map[fd:0][0]+0\nr0 = *(u64 *)(r1 + 0)\nexit").unwrap();
     // SAFETY: these programs stay inside their memory, and none is run.
-    let unverified = || unsafe { linker.loader::<Raw>().unverified() };
+    let unverified = || unsafe { linker.loader::<Raw>().unverified(true) };
     let object = Object::parse(include_bytes!("objects/policy.o")).unwrap();
     let timers = Object::parse(include_bytes!("objects/timers.o")).unwrap();
     let maps = |object: &Object| MapSet::for_object(engine, object).unwrap();
@@ -52,7 +52,7 @@ fn not_refused(linker: &Linker<()>, engine: &Engine, array: &ProgArray<Raw, ()>,
     let loads = [
         ("insns", refused(linker.loader::<Raw>().insns("one", answer.clone()).map(drop))),
         ("bytes", refused(linker.loader::<Raw>().bytes("one", &[0x95, 0, 0, 0, 0, 0, 0, 0]).map(drop))),
-        ("interpreted", refused(linker.loader::<Raw>().interpreted().insns("one", answer.clone()).map(drop))),
+        ("interpreted", refused(linker.loader::<Raw>().interpreted(true).insns("one", answer.clone()).map(drop))),
         ("unverified", refused(unverified().insns("one", answer).map(drop))),
         ("jumps", refused(linker.loader::<Raw>().prog_arrays(&[array]).insns("jumps", jumps).map(drop))),
         ("counts", refused(linker.loader::<Raw>().maps(&[map]).insns("counts", counts).map(drop))),
@@ -113,8 +113,7 @@ impl Made {
 #[test]
 fn a_child_loads_nothing_into_its_parents_engines() {
     for mode in modes() {
-        let mut config = config(mode);
-        config.metrics = true;
+        let config = config(mode).metrics(true);
         let engine = Engine::new(config.clone()).unwrap();
         let linker = Linker::<()>::new(&engine);
         let array = ProgArray::<Raw, ()>::create(&engine, "array", 2).unwrap();

@@ -55,12 +55,11 @@ fn a_small_program_is_one_block_and_a_load_makes_few() {
         // The program, its form, and the instructions with their facts.
         (Mode::Interpreter, OptLevel::Speed, 4, 5, 2048),
     ] {
-        let mut config = Config::default();
-        (config.mode, config.opt_level) = (mode, level);
+        let config = Config::new().mode(mode).opt_level(level);
         let engine = Engine::new(config).unwrap();
         let linker = Linker::<()>::new(&engine);
         // SAFETY: it only computes; and it is never run.
-        let trusted = || unsafe { linker.loader::<Raw>().unverified() }.bytes("a short name", &code).unwrap();
+        let trusted = || unsafe { linker.loader::<Raw>().unverified(true) }.bytes("a short name", &code).unwrap();
         let verified = || linker.loader::<Raw>().bytes("a short name", &code).unwrap();
         check(&format!("{mode:?} {level:?}, trusted"), trusted, [scratch, blocks, bytes]);
         // Two blocks are the verifier's; the memory that it keeps between programs is not counted (`walk/memory.rs`).
@@ -72,7 +71,7 @@ fn a_small_program_is_one_block_and_a_load_makes_few() {
 /// Heap of an instance of a module with two maps, without the maps and the code. Part of another test, since the
 /// counters are of the whole process.
 fn an_instance_is_less_than_a_kilobyte() {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let object = Object::parse(include_bytes!("objects/pair.o")).unwrap();
     let module = Linker::<()>::new(&engine).compile::<Raw>(&object).unwrap();
     let shared = module.instance().make().unwrap();

@@ -21,13 +21,12 @@ fn size(natively: u64) -> u64 {
     if cfg!(target_arch = "aarch64") { natively / 10 } else { natively }
 }
 
-fn load(change: impl FnOnce(&mut Config), insns: &[Insn]) -> (Engine, Prog) {
-    let mut config = Config::default();
-    change(&mut config);
+fn load(change: impl FnOnce(Config) -> Config, insns: &[Insn]) -> (Engine, Prog) {
+    let config = change(Config::new());
     let engine = Engine::new(config).unwrap();
     let linker = Linker::<u64>::new(&engine);
     // SAFETY: the tests' programs read the eight bytes of their context and their own stack, and end.
-    let loader = unsafe { linker.loader::<Raw>().unverified() };
+    let loader = unsafe { linker.loader::<Raw>().unverified(true) };
     let program = loader.insns("big", insns.to_vec()).unwrap();
     (engine, program)
 }
@@ -39,13 +38,13 @@ fn run(program: &Prog, word: u64) -> u64 {
 /// Returns the interpreter's results for contexts of one word, after checking that code of `OptLevel::Speed` gives the
 /// same.
 fn speed_is_as_interpreted(insns: &[Insn], words: &[u64]) -> Vec<u64> {
-    let (_interpreter, program) = load(|config| config.mode = Mode::Interpreter, insns);
+    let (_interpreter, program) = load(|config| config.mode(Mode::Interpreter), insns);
     let want: Vec<u64> = words.iter().map(|word| run(&program, *word)).collect();
     if Arch::HOST.is_none() {
         bpf_testkit::skipped("optimised_big", &"no backend for this host");
         return want;
     }
-    let (_speed, program) = load(|config| config.opt_level = OptLevel::Speed, insns);
+    let (_speed, program) = load(|config| config.opt_level(OptLevel::Speed), insns);
     let found: Vec<u64> = words.iter().map(|word| run(&program, *word)).collect();
     assert_eq!(found, want, "Speed");
     want
@@ -58,7 +57,7 @@ fn same_as_interpreted(text: &str, words: &[u64]) {
     if Arch::HOST.is_none() {
         return;
     }
-    let (tiered, program) = load(|config| config.opt_level = OptLevel::Tiered, &insns);
+    let (tiered, program) = load(|config| config.opt_level(OptLevel::Tiered), &insns);
     if !tiered.domain().has_core_barrier() {
         return bpf_testkit::skipped("optimised_big", &"no core barrier on this host, so no tiers");
     }

@@ -71,11 +71,10 @@ enum Fault {
 
 /// Loads, on an engine of its own; the error's kind.
 fn attempt(way: Way, mode: Mode, fault: Fault) -> &'static str {
-    let mut config = Config::default();
-    config.mode = mode;
+    let mut config = Config::new().mode(mode);
     match fault {
-        Fault::Steps(steps) => config.limits.steps = steps,
-        Fault::Stack(bytes) => config.max_machine_stack = bytes,
+        Fault::Steps(steps) => config = config.limits(|limits| limits.steps(steps)),
+        Fault::Stack(bytes) => config = config.max_machine_stack(bytes),
         Fault::None | Fault::Helper(_) | Fault::HostFunction | Fault::Map(_) | Fault::Engine => {}
     }
     let engine = Engine::new(config).unwrap();
@@ -87,7 +86,7 @@ fn attempt(way: Way, mode: Mode, fault: Fault) -> &'static str {
         // The function owns the engine itself, as a function that runs other programs does.
         let (captured, engine) = (Arc::clone(&captured), engine.clone());
         let note = move |_: &mut Caller<'_, ()>, value: u64| {
-            value + Arc::strong_count(&captured) as u64 + engine.config().max_slots as u64
+            value + Arc::strong_count(&captured) as u64 + engine.config().get_max_slots() as u64
         };
         linker.func(1001, "note", note).unwrap();
     }
@@ -101,16 +100,16 @@ fn attempt(way: Way, mode: Mode, fault: Fault) -> &'static str {
             return "none";
         }
     }
-    let other = matches!(fault, Fault::Engine).then(|| Engine::new(Config::default()).unwrap());
+    let other = matches!(fault, Fault::Engine).then(|| Engine::new(Config::new()).unwrap());
     let before = (engine.code_stats().programs, engine.domain().deferred());
     let result = MapSet::for_object(other.as_ref().unwrap_or(&engine), &object).and_then(|maps| {
         let loader = linker.loader::<Raw>();
         match way {
             Way::Verified => loader,
-            Way::Hybrid => loader.hybrid(),
-            Way::Interpreted => loader.interpreted(),
+            Way::Hybrid => loader.hybrid(true),
+            Way::Interpreted => loader.interpreted(true),
             // SAFETY: the programs are verified as well.
-            Way::Unverified => unsafe { loader.unverified() },
+            Way::Unverified => unsafe { loader.unverified(true) },
         }
         .object(&object, maps)
     });

@@ -67,8 +67,7 @@ fn with_stack<F: FnOnce() -> R + Send, R: Send>(kib: usize, f: F) -> R {
 }
 
 fn large_frames(mode: Execution) -> Config {
-    let mut config = config(mode);
-    config.frame_bytes = 30_000;
+    let config = config(mode).frame_bytes(30_000);
     config
 }
 
@@ -97,7 +96,7 @@ fn jumps<H: 'static>(linker: &Linker<H>, array: &ProgArray<Raw, H>, before: &str
 fn a_run_that_may_not_fit_is_refused() {
     for mode in modes() {
         let engine = Engine::new(large_frames(mode)).unwrap();
-        if engine.config().mode == Mode::Interpreter {
+        if engine.config().get_mode() == Mode::Interpreter {
             continue;
         }
         let linker = Linker::<()>::new(&engine);
@@ -145,7 +144,7 @@ fn a_run_that_may_not_fit_is_refused() {
 fn a_tail_call_into_a_program_that_came_later_fits() {
     for mode in modes() {
         let mut config = large_frames(mode);
-        config.stack_reserve = 64 << 10;
+        config = config.stack_reserve(64 << 10);
         let engine = Engine::new(config).unwrap();
         let mut linker = Linker::<()>::new(&engine);
         let array = Arc::new(ProgArray::<Raw, ()>::create(&engine, "next", 1).unwrap());
@@ -175,7 +174,7 @@ fn a_tail_call_into_a_program_that_came_later_fits() {
 fn nested_runs_end_before_the_stack_does() {
     for mode in modes() {
         let mut config = large_frames(mode);
-        config.max_nested_runs = 1 << 20;
+        config = config.max_nested_runs(1 << 20);
         let engine = Engine::new(config).unwrap();
         let own: Arc<Mutex<Option<Program<Raw, u64>>>> = Arc::default();
         let mut linker = Linker::<u64>::new(&engine);
@@ -227,7 +226,7 @@ fn at_each_depth(run: &dyn Fn() -> Outcome) -> u32 {
 fn what_is_let_in_fits() {
     for mode in modes() {
         let mut config = large_frames(mode);
-        config.stack_reserve = 4096;
+        config = config.stack_reserve(4096);
         let engine = Engine::new(config).unwrap();
         let linker = Linker::<()>::new(&engine);
         let array = Map::create(MapDef::new("array", MapType::Array, 4, 8, 2), engine.domain()).unwrap();

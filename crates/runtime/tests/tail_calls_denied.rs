@@ -97,7 +97,7 @@ fn an_update_whose_barrier_fails_changes_nothing_that_runs_see() {
         assert!(deny_membarrier());
         let insns = bpf_runtime::isa::assemble(MAIN).unwrap();
         // SAFETY: it stays inside its context and stack, and ends.
-        let loader = unsafe { f.linker.loader().unverified() };
+        let loader = unsafe { f.linker.loader().unverified(true) };
         assert!(loader.prog_arrays(&[&array]).insns("late", insns).is_err());
     });
     assert_eq!(array.tracked_sites(0), 1);

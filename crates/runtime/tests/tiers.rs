@@ -13,10 +13,8 @@ type Prog = Program<Raw, u64>;
 static THREADS: RwLock<()> = RwLock::new(());
 
 /// An engine of two tiers, unless this host has none.
-fn engine(change: impl FnOnce(&mut Config)) -> Option<(RwLockReadGuard<'static, ()>, Engine)> {
-    let mut config = Config::default();
-    config.opt_level = OptLevel::Tiered;
-    change(&mut config);
+fn engine(change: impl FnOnce(Config) -> Config) -> Option<(RwLockReadGuard<'static, ()>, Engine)> {
+    let config = change(Config::new().opt_level(OptLevel::Tiered));
     let engine = Engine::new(config).unwrap();
     if Arch::HOST.is_none() || !engine.domain().has_core_barrier() {
         bpf_testkit::skipped("tiers", &"no backend or no core barrier on this host");
@@ -58,7 +56,7 @@ fn load_with(
 ) -> Prog {
     let linker = linker(engine);
     // SAFETY: the tests' programs stay inside the context they are given, and end.
-    let mut loader = unsafe { linker.loader::<Raw>().opt_level(level).prog_arrays(arrays).unverified() };
+    let mut loader = unsafe { linker.loader::<Raw>().opt_level(level).prog_arrays(arrays).unverified(true) };
     if let Some(account) = account {
         loader = loader.account(account);
     }
@@ -112,7 +110,7 @@ fn run_until_fast(programs: &[&Prog], run: impl Fn() + Sync) -> u64 {
 
 #[test]
 fn all_ways_to_a_program_come_to_its_fast_code() {
-    let Some((_alone, engine)) = engine(|_| {}) else { return };
+    let Some((_alone, engine)) = engine(|config| config) else { return };
     let data = || [1u8, 2, 3, 4];
     let program = load(&engine, "sum", SUM);
     let slow = program.machine_code().unwrap();
@@ -162,7 +160,7 @@ fn all_ways_to_a_program_come_to_its_fast_code() {
 
 #[test]
 fn code_that_was_replaced_is_freed() {
-    let Some((_alone, engine)) = engine(|_| {}) else { return };
+    let Some((_alone, engine)) = engine(|config| config) else { return };
     let before = engine.code_stats();
     let programs: Vec<Prog> = (0..50).map(|n| load(&engine, "sum", &format!("r6 = {n}\n{SUM}"))).collect();
     let refs: Vec<&Prog> = programs.iter().collect();
@@ -181,7 +179,7 @@ fn code_that_was_replaced_is_freed() {
 
 #[test]
 fn programs_go_and_come_while_they_are_made_fast() {
-    let Some((_alone, engine)) = engine(|config| config.tick = std::time::Duration::from_micros(50)) else { return };
+    let Some((_alone, engine)) = engine(|config| config.tick(std::time::Duration::from_micros(50))) else { return };
     let hook = Hook::<Raw, u64>::new(&engine, HookPolicy::LastWins { empty: 7 }).unwrap();
     let array = ProgArray::<Raw, u64>::create(&engine, "next", 1).unwrap();
     let text = "r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 7\nexit";
@@ -235,7 +233,7 @@ fn programs_go_and_come_while_they_are_made_fast() {
 
 #[test]
 fn a_stop_is_told_of_the_same_instruction_in_both_tiers() {
-    let Some((_alone, engine)) = engine(|_| {}) else { return };
+    let Some((_alone, engine)) = engine(|config| config) else { return };
     let text = "r6 = *(u8 *)(r1 + 0)\nr1 = r6\ncall 1000\nr1 = 1\ncall 1000\nr0 = r6\nexit";
     let program = load(&engine, "stops", text);
     let failed = AtomicU64::new(0);
@@ -256,7 +254,7 @@ fn a_stop_is_told_of_the_same_instruction_in_both_tiers() {
 
 #[test]
 fn runs_are_counted_over_the_change() {
-    let Some((_alone, engine)) = engine(|config| config.metrics = true) else { return };
+    let Some((_alone, engine)) = engine(|config| config.metrics(true)) else { return };
     let program = load(&engine, "sum", SUM);
     let slow = engine.snapshot().programs[0].code_bytes;
     let runs = run_until_fast(&[&program], || assert_eq!(program.run(&mut 0, &mut [1; 50]).unwrap(), 50));
@@ -273,7 +271,7 @@ fn runs_are_counted_over_the_change() {
 
 #[test]
 fn without_room_in_its_account_a_program_stays_as_it_is() {
-    let Some((_alone, engine)) = engine(|_| {}) else { return };
+    let Some((_alone, engine)) = engine(|config| config) else { return };
     let account = engine.account("plug-in", 1 << 20);
     let program = load_with(&engine, "sum", SUM, OptLevel::Tiered, &[], Some(&account));
     let used = account.used();
@@ -300,7 +298,7 @@ fn without_room_in_its_account_a_program_stays_as_it_is() {
 
 #[test]
 fn where_code_may_not_be_patched_it_is_fast_at_once() {
-    let Some((_alone, engine)) = engine(|config| config.direct_tail_calls = false) else { return };
+    let Some((_alone, engine)) = engine(|config| config.direct_tail_calls(false)) else { return };
     let program = load(&engine, "sum", SUM);
     assert!(!program.is_slow());
     assert_eq!(program.run(&mut 0, &mut [1; 50]).unwrap(), 50);
@@ -316,8 +314,7 @@ fn threads() -> usize {
 fn the_thread_ends_with_its_engine() {
     let _alone = THREADS.write().unwrap_or_else(|poisoned| poisoned.into_inner());
     for made_fast in [false, true] {
-        let mut config = Config::default();
-        config.opt_level = OptLevel::Tiered;
+        let config = Config::new().opt_level(OptLevel::Tiered);
         let engine = Engine::new(config).unwrap();
         if Arch::HOST.is_none() || !engine.domain().has_core_barrier() {
             return bpf_testkit::skipped("tiers", &"no backend or no core barrier on this host");

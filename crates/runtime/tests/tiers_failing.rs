@@ -78,14 +78,15 @@ fn told(name: &str) -> Vec<String> {
 }
 
 /// An engine of two tiers with small packs, unless this host has none.
-fn engine(change: impl FnOnce(&mut Config)) -> Option<Engine> {
+fn engine(change: impl FnOnce(Config) -> Config) -> Option<Engine> {
     static LISTEN: Once = Once::new();
     LISTEN.call_once(|| tracing::subscriber::set_global_default(Listener).unwrap());
-    let mut config = Config::default();
-    config.opt_level = OptLevel::Tiered;
-    config.tick = Duration::from_micros(50);
-    (config.packs.first_pack_size, config.packs.pack_size, config.packs.keep_empty) = (1 << 16, 1 << 16, 0);
-    change(&mut config);
+    let config = change(
+        Config::new()
+            .opt_level(OptLevel::Tiered)
+            .tick(Duration::from_micros(50))
+            .packs(|packs| packs.first_pack_size(1 << 16).pack_size(1 << 16).keep_empty(0)),
+    );
     let engine = Engine::new(config).unwrap();
     if Arch::HOST.is_none() || !engine.domain().has_core_barrier() {
         bpf_testkit::skipped("tiers", &"no backend or no core barrier on this host");
@@ -96,7 +97,7 @@ fn engine(change: impl FnOnce(&mut Config)) -> Option<Engine> {
 
 fn load(linker: &Linker<()>, name: &str, text: &str) -> Prog {
     // SAFETY: the tests' programs end, and each run of them has a context of eight bytes, which is all they read.
-    unsafe { linker.loader::<Raw>().unverified() }.insns(name, assemble(text).unwrap()).unwrap()
+    unsafe { linker.loader::<Raw>().unverified(true) }.insns(name, assemble(text).unwrap()).unwrap()
 }
 
 /// Takes what the context says so often to the power of two, and adds: of so many instructions and more.
@@ -162,13 +163,13 @@ fn products() -> String {
 #[test]
 fn code_that_takes_too_much_machine_stack_is_not_used() {
     let text = products();
-    let loaded = |change: &dyn Fn(&mut Config)| {
+    let loaded = |change: &dyn Fn(Config) -> Config| {
         let engine = engine(change)?;
         let program = load(&Linker::<()>::new(&engine), "stack", &text);
         Some((program.machine_stack_bytes(), run(&program), engine, program))
     };
-    let Some((speed, result, ..)) = loaded(&|config| config.opt_level = OptLevel::Speed) else { return };
-    let (_, right, engine, program) = loaded(&|config| config.max_machine_stack = speed - 8).unwrap();
+    let Some((speed, result, ..)) = loaded(&|config| config.opt_level(OptLevel::Speed)) else { return };
+    let (_, right, engine, program) = loaded(&|config| config.max_machine_stack(speed - 8)).unwrap();
     assert_eq!(right, result);
     let why = refused(&engine, &program);
     assert!(why.contains(&speed.to_string()), "{why}");
@@ -179,7 +180,7 @@ fn code_that_takes_too_much_machine_stack_is_not_used() {
 
 #[test]
 fn without_room_in_executable_memory_a_program_stays_as_it_is() {
-    let Some(engine) = engine(|config| config.memory_limit = 1 << 22) else { return };
+    let Some(engine) = engine(|config| config.memory_limit(1 << 22)) else { return };
     let linker = Linker::<()>::new(&engine);
     let program = load(&linker, "room", &long(4000));
     // The fast code does not fit beside the slow, and there is no memory for another pack.
@@ -201,7 +202,7 @@ fn without_room_in_executable_memory_a_program_stays_as_it_is() {
 
 #[test]
 fn a_panic_leaves_the_program_as_it_was_and_the_thread_alive() {
-    let Some(engine) = engine(|config| config.memory_limit = 1 << 22) else { return };
+    let Some(engine) = engine(|config| config.memory_limit(1 << 22)) else { return };
     let program = load(&Linker::<()>::new(&engine), HATED, &long(4000));
     let memory = engine.domain().memory();
     let rest = memory.reserve(memory.limit() - memory.used()).unwrap();
@@ -278,7 +279,7 @@ fn was_at_it(engine: &Engine, slow: bool) -> bool {
 
 #[test]
 fn a_program_that_is_dropped_while_it_is_compiled_is_gone() {
-    let Some(engine) = engine(|_| {}) else { return };
+    let Some(engine) = engine(|config| config) else { return };
     meanwhile(&mut || engine.clone(), &plain, |engine, program, wait| {
         std::thread::sleep(wait);
         let slow = program.is_slow();
@@ -291,7 +292,7 @@ fn a_program_that_is_dropped_while_it_is_compiled_is_gone() {
 
 #[test]
 fn what_panics_as_the_thread_drops_it_does_not_end_the_thread() {
-    let Some(engine) = engine(|_| {}) else { return };
+    let Some(engine) = engine(|config| config) else { return };
     let dropped = Arc::new(AtomicU32::new(0));
     let loud = |engine: &Engine| {
         let mut linker = Linker::<()>::new(engine);
@@ -311,10 +312,10 @@ fn what_panics_as_the_thread_drops_it_does_not_end_the_thread() {
 
 #[test]
 fn an_engine_that_is_dropped_while_it_compiles_is_gone() {
-    if engine(|_| {}).is_none() {
+    if engine(|config| config).is_none() {
         return;
     }
-    meanwhile(&mut || engine(|_| {}).unwrap(), &plain, |engine, program, wait| {
+    meanwhile(&mut || engine(|config| config).unwrap(), &plain, |engine, program, wait| {
         std::thread::sleep(wait);
         let domain = Arc::downgrade(engine.domain());
         let slow = program.is_slow();
@@ -330,7 +331,7 @@ fn an_engine_that_is_dropped_while_it_compiles_is_gone() {
 
 #[test]
 fn a_child_that_is_forked_while_a_program_is_compiled_lets_go_of_it() {
-    let Some(engine) = engine(|_| {}) else { return };
+    let Some(engine) = engine(|config| config) else { return };
     meanwhile(&mut || engine.clone(), &plain, |engine, program, wait| {
         std::thread::sleep(wait);
         let slow = program.is_slow();
@@ -376,7 +377,7 @@ fn without_a_thread_programs_stay_as_they_are() {
         }
         return;
     }
-    let Some(engine) = engine(|_| {}) else { return };
+    let Some(engine) = engine(|config| config) else { return };
     let linker = Linker::<()>::new(&engine);
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();

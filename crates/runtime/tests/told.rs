@@ -97,7 +97,7 @@ fn returns(linker: &Linker<()>, name: &str, value: u64) -> Program<Raw, ()> {
 #[test]
 fn what_happens_is_told() {
     let _alone = alone();
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let listener = Listener::default();
         tracing::subscriber::with_default(listener.clone(), || {
             let linker = Linker::<()>::new(&engine);
@@ -138,7 +138,7 @@ fn what_happens_is_told() {
             drop(done);
 
             let endless = assemble("r0 = 0\nr0 += 1\ngoto -2").unwrap();
-            let endless = linker.loader::<Raw>().hybrid().budget(10).insns("endless", endless).unwrap();
+            let endless = linker.loader::<Raw>().hybrid(true).budget(10).insns("endless", endless).unwrap();
             listener.take();
             let error = endless.run(&mut (), &mut []).expect_err("it is endless");
             assert_eq!(listener.take(), [format!("run stopped program=\"endless\" error={error}")]);
@@ -153,7 +153,7 @@ fn what_happens_is_told() {
 fn lines_of_programs_are_events_of_their_level() {
     let _alone = alone();
     let object = Object::parse(include_bytes!("objects/logs.o")).unwrap();
-    for engine in engines(|config| config.print_limit = Some(100)) {
+    for engine in engines(|config| config.print_limit(100)) {
         let listener = Listener::default();
         tracing::subscriber::with_default(listener.clone(), || {
             let mut linker = Linker::<()>::new(&engine);
@@ -187,7 +187,7 @@ fn lines_of_programs_are_events_of_their_level() {
 #[test]
 fn a_listener_that_panics_loses_nothing() {
     let _alone = alone();
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let linker = Linker::<()>::new(&engine);
     let array = ProgArray::<Raw, ()>::create(&engine, "stages", 8).unwrap();
     let (one, two) = (returns(&linker, "one", 1), returns(&linker, "two", 2));
@@ -207,7 +207,7 @@ fn a_listener_that_panics_loses_nothing() {
 #[test]
 fn a_listener_that_panics_sees_the_whole_plan() {
     let _alone = alone();
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
         let hooks = [(); 2].map(|()| Hook::<Raw, ()>::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap());
         let array = ProgArray::<Raw, ()>::create(&engine, "stages", 8).unwrap();
@@ -262,7 +262,7 @@ fn a_listener_that_panics_over_a_load_loads_nothing() {
     }
 
     let _alone = alone();
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
         let loaded = tracing::subscriber::with_default(Hater, || {
             catch_unwind(AssertUnwindSafe(|| drop(returns(&linker, "one", 1))))
@@ -277,7 +277,7 @@ fn a_listener_that_panics_over_a_load_loads_nothing() {
 #[test]
 fn a_listener_that_panics_leaves_no_timer_running() {
     let _alone = alone();
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let mut linker = Linker::<()>::new(&engine);
         let fails = |_: &mut Caller<'_, ()>| -> Result<(), HelperError> { Err(HelperError::new("no")) };
         linker.func(1001, "fails", fails).unwrap();

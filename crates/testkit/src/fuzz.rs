@@ -167,11 +167,11 @@ pub fn optimise(data: &[u8]) {
     };
     let outcome = |mode| {
         let mut config = options.config(mode);
-        (config.budget, config.interruptible) = (Some(budget), options.checks);
+        config = config.budget(budget).interruptible(options.checks);
         let linker = mixing_linker(config);
         let loader = linker.loader::<Raw>();
         // SAFETY: generated programs stay inside their memory and end.
-        let loader = if damaged { loader.hybrid() } else { unsafe { loader.unverified() } };
+        let loader = if damaged { loader.hybrid(true) } else { unsafe { loader.unverified(true) } };
         let program = loader.insns("generated", insns.clone()).ok()?;
         let mut words = words(&memory);
         let result = program.run(&mut (), zerocopy::IntoBytes::as_mut_bytes(words.as_mut_slice()));
@@ -185,11 +185,10 @@ pub fn optimise(data: &[u8]) {
 
 fn run(mode: Mode, options: &Options, generated: &Generated) -> (u64, Vec<u64>) {
     let mut config = options.config(mode);
-    config.budget = options.checks.then_some(u64::MAX / 4);
-    config.interruptible = options.checks;
+    config = config.budget(options.checks.then_some(u64::MAX / 4)).interruptible(options.checks);
     let linker = mixing_linker(config);
     // SAFETY: generated programs stay inside their memory and end.
-    let loader = unsafe { linker.loader::<Raw>().unverified() };
+    let loader = unsafe { linker.loader::<Raw>().unverified(true) };
     let program = loader.insns("generated", generated.program.insns().to_vec()).expect("a valid program loads");
     let mut words = words(&generated.memory);
     let r0 = program.run(&mut (), zerocopy::IntoBytes::as_mut_bytes(words.as_mut_slice())).expect("it ends");
@@ -262,27 +261,26 @@ impl Options {
             skip: PassSet::default(),
             alloc: AllocOptions { seed, ..AllocOptions::default() },
             features: if choices.one_in(2) { CpuFeatures::BASELINE } else { CpuFeatures::host() },
-            hardening: Hardening {
-                retpolines: choices.one_in(2),
-                landing_pads: choices.one_in(2),
-                return_signing: choices.one_in(2),
-                straight_line: choices.one_in(2),
-                blind_constants: choices.one_in(4),
-            },
+            hardening: Hardening::new()
+                .retpolines(choices.one_in(2))
+                .landing_pads(choices.one_in(2))
+                .return_signing(choices.one_in(2))
+                .straight_line(choices.one_in(2))
+                .blind_constants(choices.one_in(4)),
             save_all: choices.one_in(4),
             checks: choices.one_in(4),
         }
     }
 
     fn config(&self, mode: Mode) -> Config {
-        let mut config = Config::default();
-        config.mode = mode;
-        config.opt_level = self.opt_level;
-        config.skip_passes = self.skip;
-        config.alloc = self.alloc;
-        config.features = self.features;
-        config.hardening = self.hardening;
-        config.save_all = self.save_all;
+        let config = Config::new()
+            .mode(mode)
+            .opt_level(self.opt_level)
+            .skip_passes(self.skip)
+            .alloc(self.alloc)
+            .features(self.features)
+            .hardening(|_| self.hardening)
+            .save_all(self.save_all);
         config
     }
 

@@ -689,9 +689,9 @@ struct Ended {
 
 impl Side {
     fn new(mode: Option<Mode>) -> Side {
-        let mut config = Config::default();
+        let mut config = Config::new();
         if let Some(mode) = mode {
-            config.mode = mode;
+            config = config.mode(mode);
         }
         let engine = Engine::new(config).expect("an engine");
         let create = |def| Map::create(def, engine.domain()).expect("a map");
@@ -703,8 +703,8 @@ impl Side {
             MapDef::new("hash", MapType::Hash, 8, 8, 64),
             MapDef::new("slots", MapType::PerCpuArray, 4, 8, 1),
             MapDef::new("ring", MapType::RingBuf, 0, 0, 4096),
-            MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 1).with_inner(inner()),
-            MapDef::new("locked", MapType::Array, 4, 16, 1).with_spin_lock(8),
+            MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 1).inner(inner()),
+            MapDef::new("locked", MapType::Array, 4, 16, 1).spin_lock(8),
             holding,
             MapDef::new("numbers", MapType::PerCpuArray, 4, 8, 1),
         ]
@@ -768,7 +768,7 @@ impl Side {
         oracle::declare(generated.globals.clone());
         let loader = self.linker.loader::<Raw>().sleepable(true).yields(how.every.is_some()).maps(&maps);
         let loader = loader.opt_level(how.level).interruptible(how.deadline.is_some());
-        let loader = if how.contained { loader.contained() } else { loader };
+        let loader = loader.contained(how.contained);
         oracle::ask_for_code();
         let program = loader.insns("random", assemble(&generated.text).expect("a program"));
         oracle::declare(Vec::new());
@@ -779,7 +779,7 @@ impl Side {
         let limits = match how.deadline {
             None => limits,
             Some(true) => limits.deadline(far),
-            Some(false) => limits.deadline(far).without_waits(),
+            Some(false) => limits.deadline(far).waits_count(false),
         };
         let (mut host, mut bytes) = ((), [1; 8]);
         let mut run = Box::pin(program.run_async_with(&mut host, &mut bytes[..how.bytes], &limits));

@@ -185,8 +185,7 @@ mod tests {
     /// A refusal because memory is short is not kept; one by the verifier is.
     #[test]
     fn only_verdicts_on_the_plugin_are_kept() {
-        let mut config = Config::untrusted();
-        config.memory_limit = 4 << 20;
+        let config = Config::untrusted().memory_limit(4 << 20);
         let engine = Engine::new(config).unwrap();
         let (plugins, score) = (plugins(&engine), Plugin::scalar("score", SCORE));
         let mut held = Vec::new();

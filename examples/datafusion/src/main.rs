@@ -46,7 +46,7 @@ fn session() -> Result<SessionContext, Box<dyn Error + Send + Sync>> {
     // One thread, whose time is taken.
     let session = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
     session.register_table("payments", Arc::new(table))?;
-    let engine = Engine::new(Config::default())?;
+    let engine = Engine::new(Config::new())?;
     session.register_udf(ScalarUDF::new_from_impl(Score::load(&engine, SCORE, 100_000)?));
     session.register_udaf(AggregateUDF::new_from_impl(Distinct::load(&engine, DISTINCT)?));
     let arguments = vec![DataType::Int64, DataType::Int64];

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 type Row = (Option<i64>, Option<i64>, i64);
 
 fn engine() -> Engine {
-    Engine::new(Config::default()).unwrap()
+    Engine::new(Config::new()).unwrap()
 }
 
 /// Amounts, hours, and shops: with nulls, negative amounts, both sides of every limit.

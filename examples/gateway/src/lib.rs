@@ -204,8 +204,7 @@ impl Gateway {
     /// # Errors
     /// Fails if the engine cannot be made.
     pub fn new(store: Client) -> anyhow::Result<Gateway> {
-        let mut config = Config::default();
-        config.metrics = true;
+        let config = Config::new().metrics(true);
         let engine = Engine::new(config)?;
         let mut linker = Linker::<Visit>::new(&engine);
         linker.func_async(

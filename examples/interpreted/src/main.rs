@@ -45,7 +45,7 @@ struct Service {
 
 impl Service {
     fn new() -> Result<Service, Box<dyn Error>> {
-        let engine = Engine::new(Config::default())?;
+        let engine = Engine::new(Config::new())?;
         let mut linker = Linker::<Host>::new(&engine);
         linker.func(1001, "report", |c: &mut Caller<'_, Host>, value: u64| -> Result<(), HelperError> {
             c.host().reported.push(value);

@@ -102,7 +102,7 @@ fn time(mut allows: impl FnMut(Ipv4Addr, Duration) -> bool) -> f64 {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let engine = Engine::new(Config::default())?;
+    let engine = Engine::new(Config::new())?;
     let limiter = Limiter::load(&engine)?;
     let (stranger, neighbour) = (Ipv4Addr::new(203, 0, 113, 9), Ipv4Addr::new(198, 51, 100, 7));
 
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn threads_share_a_client_s_limit() {
-        let limiter = Limiter::load(&Engine::new(Config::default()).unwrap()).unwrap();
+        let limiter = Limiter::load(&Engine::new(Config::new()).unwrap()).unwrap();
         let client = Ipv4Addr::new(203, 0, 113, 9);
         let served: usize = std::thread::scope(|scope| {
             let thread = || (0..1000).filter(|_| limiter.allows(client, Duration::from_secs(1)).unwrap()).count();

@@ -37,7 +37,7 @@ struct Args {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    let engine = Engine::new(Config::default())?;
+    let engine = Engine::new(Config::new())?;
     // Without a program every packet passes, which is the case only before the first one is attached.
     let hook = Hook::new(&engine, HookPolicy::LastWins { empty: XDP_PASS })?;
     let mut loaded = Loaded::load(&engine, &args.object, args.program.as_deref(), None)?;

@@ -59,7 +59,7 @@ fn load(engine: &Engine, table: &str, interpreted: bool) -> Result<PolicyOps<()>
     let object = Object::parse(include_bytes!("../policies.o"))?;
     let linker = Linker::<()>::new(engine);
     let loader: Loader<'_, Question, ()> = linker.loader();
-    let loader = if interpreted { loader.interpreted() } else { loader };
+    let loader = loader.interpreted(interpreted);
     Ok(PolicyOps::load(loader, &object, table, MapSet::for_object(engine, &object)?)?)
 }
 
@@ -79,7 +79,7 @@ fn time(policy: &mut dyn Policy) -> Result<f64, RunError> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let engine = Engine::new(Config::default())?;
+    let engine = Engine::new(Config::new())?;
     let office = load(&engine, "office", false)?;
     let (member, at_night) = (Question { user: 7, role: 1, verb: 1, hour: 9, reason: 0 }, 23);
 
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn program_and_rust_decide_alike() {
-        let engine = Engine::new(Config::default()).unwrap();
+        let engine = Engine::new(Config::new()).unwrap();
         let office = load(&engine, "office", false).unwrap();
         office.instance().map("banned").unwrap().update(&8u32.to_ne_bytes(), &1u32.to_ne_bytes(), 0).unwrap();
         let mut rust = InRust { banned: HashSet::from([8]) };

@@ -207,8 +207,7 @@ impl Service {
     /// # Errors
     /// If a plug-in is refused.
     pub fn new() -> anyhow::Result<Service> {
-        let mut config = Config::default();
-        config.metrics = true;
+        let config = Config::new().metrics(true);
         let engine = Engine::new(config)?;
         let mut linker = Linker::<Host>::new(&engine);
         // A panic that says nothing on standard error: there are many.
@@ -217,7 +216,7 @@ impl Service {
 
         let guests = engine.account("guests", GUEST_BYTES);
         let object = Object::parse(GUEST)?;
-        let loader = linker.loader::<Request<'_>>().account(&guests).hybrid().budget(u64::MAX).interruptible(true);
+        let loader = linker.loader::<Request<'_>>().account(&guests).hybrid(true).budget(u64::MAX).interruptible(true);
         let guest = loader.object(&object, MapSet::for_object(&engine, &object)?)?;
 
         let account = engine.account("plugin", PLUGIN_BYTES);

@@ -40,7 +40,7 @@ struct Gateway {
 
 impl Gateway {
     fn new() -> Result<Self, Box<dyn Error>> {
-        let engine = Engine::new(Config::default())?;
+        let engine = Engine::new(Config::new())?;
         let linker = Linker::<()>::new(&engine);
         let object = Object::parse(include_bytes!("../gateway.o"))?;
         let gateway = linker.load::<Message>(&object, MapSet::for_object(&engine, &object)?)?;

@@ -231,7 +231,7 @@ fn the_empty_program() {
     let code = bench.emit(&lir, &(AllocOptions::default(), options));
     assert_eq!(code.bytes, [0x31, 0xc0, 0xc3]);
     assert_eq!(code.frames[0].bytes, 8);
-    let hardening = Hardening { landing_pads: true, ..Hardening::default() };
+    let hardening = Hardening::new().landing_pads(true);
     let code = bench.emit(&lir, &(AllocOptions::default(), EmitOptions { hardening, ..options }));
     assert_eq!(code.bytes, [0xf3, 0x0f, 0x1e, 0xfa, 0x31, 0xc0, 0xc3]);
 }

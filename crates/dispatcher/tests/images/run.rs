@@ -43,7 +43,7 @@ fn stub(packs: &Packs, value: u16, pad: usize) -> Text {
 }
 
 fn packs() -> Packs {
-    Packs::new(Domain::new(bpf_quiesce::Options::default()), bpf_prog_pack::Options::default()).unwrap()
+    Packs::new(Domain::new(bpf_quiesce::Options::new()), bpf_prog_pack::Options::default()).unwrap()
 }
 
 fn random(seed: &mut u64) -> usize {
@@ -61,8 +61,7 @@ fn sets_of_1_to_64_reach_every_program() {
     let seed = &mut 3;
     let stubs: Vec<Text> = (0..128).map(|i| stub(&packs, i, random(seed) % 9000)).collect();
     for retpolines in [false, true] {
-        let hardening =
-            Hardening { retpolines, landing_pads: retpolines, straight_line: retpolines, ..Hardening::default() };
+        let hardening = Hardening::new().retpolines(retpolines).landing_pads(retpolines).straight_line(retpolines);
         for size in 0..=64 {
             let options = Options { limit: 60, align: size % 2 == 0, hardening };
             let dispatcher = Dispatcher::new(&packs, options).unwrap();

@@ -89,13 +89,12 @@ fn chains() {
 const HARD: Options = Options {
     limit: 48,
     align: true,
-    hardening: Hardening {
-        retpolines: true,
-        landing_pads: true,
-        return_signing: true,
-        straight_line: true,
-        blind_constants: false,
-    },
+    hardening: Hardening::new()
+        .retpolines(true)
+        .landing_pads(true)
+        .return_signing(true)
+        .straight_line(true)
+        .blind_constants(false),
 };
 
 #[test]

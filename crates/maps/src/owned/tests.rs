@@ -241,7 +241,7 @@ fn memory_is_counted_and_comes_back() {
 #[test]
 fn instances_lie_apart_and_go_with_the_object() {
     for (slots, size) in [(1, 1), (3, 8), (4, 64), (64, 65), (7, MAX_INSTANCE)] {
-        let domain = Domain::new(Options::default().with_max_slots(slots));
+        let domain = Domain::new(Options::new().max_slots(slots));
         let pool = Objects::new(&domain, domain.memory()).unwrap();
         let ty = Arc::new(OwnedType { name: "counter".into(), size, fields: Vec::new(), per_cpu: true });
         let object = pool.make(&ty);

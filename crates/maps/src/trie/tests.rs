@@ -13,8 +13,8 @@ use crate::errno::Errno;
 use crate::ops::MapOps;
 
 fn create(data: u32, entries: u32) -> (TrieMap, Arc<Domain>) {
-    let def = MapDef::new("t", MapType::LpmTrie, 4 + data, 8, entries).with_flags(flags::NO_PREALLOC);
-    let domain = Domain::new(Options::default().with_max_slots(4));
+    let def = MapDef::new("t", MapType::LpmTrie, 4 + data, 8, entries).flags(flags::NO_PREALLOC);
+    let domain = Domain::new(Options::new().max_slots(4));
     (TrieMap::new(&def, &domain, None).unwrap(), domain)
 }
 

@@ -10,7 +10,7 @@ use bpf_quiesce::{Domain, Options};
 
 /// A domain with this many execution slots.
 pub fn domain(max_slots: u32) -> Arc<Domain> {
-    Domain::new(Options::default().with_max_slots(max_slots))
+    Domain::new(Options::new().max_slots(max_slots))
 }
 
 /// A result as both sides report it: bytes or an error number.

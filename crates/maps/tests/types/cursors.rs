@@ -8,10 +8,10 @@ use bpf_maps::{Cursor, Errno, Map, MapDef, MapError, MapType, flags};
 fn maps() -> Vec<Map> {
     use MapType::*;
     let domain = domain(2);
-    let trie = |key_size| MapDef::new("trie", LpmTrie, key_size, 8, 64).with_flags(flags::NO_PREALLOC);
+    let trie = |key_size| MapDef::new("trie", LpmTrie, key_size, 8, 64).flags(flags::NO_PREALLOC);
     let plain = |map_type, key_size, entries| MapDef::new("map", map_type, key_size, 8, entries);
     let inner = || MapDef::new("inner", Array, 4, 4, 1);
-    let nested = |map_type, key_size| MapDef::new("outer", map_type, key_size, 4, 8).with_inner(inner());
+    let nested = |map_type, key_size| MapDef::new("outer", map_type, key_size, 4, 8).inner(inner());
     let defs = [
         trie(5),
         trie(8),

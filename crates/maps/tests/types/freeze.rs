@@ -8,7 +8,7 @@ use crate::common::domain;
 use bpf_maps::{Map, MapDef, MapType, RingBuf, UserRingBuf, flags, open_perf_entry, program};
 
 fn array(flags: u32) -> Map {
-    Map::create(MapDef::new("a", MapType::Array, 4, 8, 2).with_flags(flags), &domain(4)).unwrap()
+    Map::create(MapDef::new("a", MapType::Array, 4, 8, 2).flags(flags), &domain(4)).unwrap()
 }
 
 fn map_file(map: &Map, protection: i32) -> Result<*mut u64, i32> {
@@ -75,7 +75,7 @@ fn entries_of_frozen_or_read_only_maps_of_maps_stay() {
     let domain = domain(4);
     let inner = Map::create(MapDef::new("i", MapType::Array, 4, 8, 1), &domain).unwrap();
     for (map_type, flags) in [MapType::ArrayOfMaps, MapType::HashOfMaps].into_iter().zip([flags::RDONLY, 0]) {
-        let mut def = MapDef::new("o", map_type, 4, 4, 2).with_flags(flags);
+        let mut def = MapDef::new("o", map_type, 4, 4, 2).flags(flags);
         def.inner = Some(Box::new(inner.def().clone()));
         let outer = Map::create(def, &domain).unwrap();
         if flags == 0 {

@@ -160,7 +160,7 @@ fn an_oversubscribed_hash_neither_misses_nor_mixes() {
 
 #[test]
 fn a_hash_without_preallocation_neither_misses_nor_mixes() {
-    let def = MapDef::new("m", MapType::Hash, 8, VALUE, 4000).with_flags(flags::NO_PREALLOC);
+    let def = MapDef::new("m", MapType::Hash, 8, VALUE, 4000).flags(flags::NO_PREALLOC);
     stress(def, 500, 4, Duration::from_millis(700));
 }
 
@@ -169,7 +169,7 @@ fn full_is_exact_under_threads() {
     // Each thread has keys of its own, and together they are exactly as many as fit: no insert may ever fail.
     let (threads, each) = (8u64, 3u64);
     for map_flags in [0, flags::NO_PREALLOC] {
-        let def = MapDef::new("m", MapType::Hash, 8, 8, (threads * each) as u32).with_flags(map_flags);
+        let def = MapDef::new("m", MapType::Hash, 8, 8, (threads * each) as u32).flags(map_flags);
         let map = Map::create(def, &domain(16)).unwrap();
         let full = AtomicU64::new(0);
         std::thread::scope(|scope| {
@@ -294,7 +294,7 @@ fn histories_of_one_key_are_linearizable() {
     for map_flags in [0, flags::NO_PREALLOC] {
         for round in 0..1000u64 {
             // One entry and other keys' traffic, so that elements are recycled at once.
-            let def = MapDef::new("m", MapType::Hash, 8, 8, 2).with_flags(map_flags);
+            let def = MapDef::new("m", MapType::Hash, 8, 8, 2).flags(map_flags);
             let map = Map::create(def, &domain(8)).unwrap();
             let clock = AtomicU64::new(1);
             let barrier = std::sync::Barrier::new(4);
@@ -424,7 +424,7 @@ fn a_key_that_filled_the_map_up_is_present() {
     const KEYS: u64 = 2;
     const THREADS: usize = 4;
     for (map_type, map_flags) in [(MapType::Hash, 0), (MapType::Hash, flags::NO_PREALLOC), (MapType::PerCpuHash, 0)] {
-        let def = MapDef::new("map", map_type, 8, 8, KEYS as u32).with_flags(map_flags);
+        let def = MapDef::new("map", map_type, 8, 8, KEYS as u32).flags(map_flags);
         let map = Map::create(def, &domain(8)).unwrap();
         let value = vec![7; map.host_value_size()];
         let rounds = std::sync::Barrier::new(THREADS);

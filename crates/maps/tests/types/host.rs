@@ -93,7 +93,7 @@ fn bad_input_is_told_what_was_expected() {
     let (errno, text) = told(MapDef::new("m", MapType::Array, 8, 4, 1));
     assert_eq!(errno, libc::EINVAL);
     assert!(text.contains("key_size 4") && text.contains("got key_size 8"), "{text}");
-    let (errno, text) = told(MapDef::new("m", MapType::LruHash, 8, 4, 1).with_flags(flags::NO_PREALLOC));
+    let (errno, text) = told(MapDef::new("m", MapType::LruHash, 8, 4, 1).flags(flags::NO_PREALLOC));
     assert_eq!(errno, 524);
     assert!(text.contains("no NO_PREALLOC"), "{text}");
     let (errno, text) = told(MapDef::new("m", MapType::RingBuf, 0, 0, 4097));
@@ -111,7 +111,7 @@ fn bad_input_is_told_what_was_expected() {
     let error = implemented_type(28).unwrap_err();
     assert_eq!(error.to_string(), "map type 28 (inode_storage) is not supported");
     assert_eq!(implemented_type(35).unwrap_err().to_string(), "map type 35 (rhash) is not supported");
-    let (errno, text) = told(MapDef::new("m", MapType::RingBuf, 0, 0, 4096).with_flags(1 << 19));
+    let (errno, text) = told(MapDef::new("m", MapType::RingBuf, 0, 0, 4096).flags(1 << 19));
     assert!(errno == libc::EINVAL && text.contains("0x80000 (BPF_F_RB_OVERWRITE: no record"), "{text}");
     for number in [19, 26, 32, 3, 99] {
         assert!(matches!(implemented_type(number), Err(MapError::Unsupported { .. })), "{number}");
@@ -152,7 +152,7 @@ fn large_values_allocated_on_demand_fit_into_the_usual_limit() {
         (MapType::Hash, 4, 16 << 10, 3000),
         (MapType::LpmTrie, 8, 16 << 10, 3000),
     ] {
-        let def = MapDef::new("m", map_type, key_size, value_size, 4).with_flags(flags::NO_PREALLOC);
+        let def = MapDef::new("m", map_type, key_size, value_size, 4).flags(flags::NO_PREALLOC);
         let map = Map::create(def, &domain(64)).unwrap();
         let (key, value) = (vec![0; key_size as usize], vec![7; map.host_value_size()]);
         for _ in 0..rounds {
@@ -207,8 +207,7 @@ fn maps_of_maps_hold_maps_of_their_templates_shape() {
     for outer_type in [MapType::ArrayOfMaps, MapType::HashOfMaps] {
         let domain = domain(4);
         let template = MapDef::new("inner", MapType::Array, 4, 8, 4);
-        let outer =
-            Map::create(MapDef::new("outer", outer_type, 4, 4, 2).with_inner(template.clone()), &domain).unwrap();
+        let outer = Map::create(MapDef::new("outer", outer_type, 4, 4, 2).inner(template.clone()), &domain).unwrap();
         let inner = || Map::create(template.clone(), &domain).unwrap();
         let key = 1u32.to_ne_bytes();
         assert!(program_lookup(&outer, 1).is_null());
@@ -238,9 +237,8 @@ fn maps_of_maps_hold_maps_of_their_templates_shape() {
         assert_eq!(outer.delete(&key).unwrap_err().errno(), libc::ENOENT);
         assert!(program_lookup(&outer, 1).is_null());
     }
-    let nested = MapDef::new("i", MapType::ArrayOfMaps, 4, 4, 1).with_inner(MapDef::new("j", MapType::Array, 4, 4, 1));
-    let error =
-        Map::create(MapDef::new("o", MapType::ArrayOfMaps, 4, 4, 1).with_inner(nested), &domain(1)).unwrap_err();
+    let nested = MapDef::new("i", MapType::ArrayOfMaps, 4, 4, 1).inner(MapDef::new("j", MapType::Array, 4, 4, 1));
+    let error = Map::create(MapDef::new("o", MapType::ArrayOfMaps, 4, 4, 1).inner(nested), &domain(1)).unwrap_err();
     assert_eq!(error.errno(), libc::EINVAL);
 }
 
@@ -249,8 +247,7 @@ fn an_inner_map_lives_until_no_run_can_have_it() {
     for outer_type in [MapType::ArrayOfMaps, MapType::HashOfMaps] {
         let domain = domain(4);
         let template = MapDef::new("inner", MapType::Hash, 4, 8, 4);
-        let outer =
-            Map::create(MapDef::new("outer", outer_type, 4, 4, 2).with_inner(template.clone()), &domain).unwrap();
+        let outer = Map::create(MapDef::new("outer", outer_type, 4, 4, 2).inner(template.clone()), &domain).unwrap();
         let key = 0u32.to_ne_bytes();
         let inner = Map::create(template, &domain).unwrap();
         inner.set(&key, &7u64.to_ne_bytes()).unwrap();
@@ -283,7 +280,7 @@ fn an_inner_map_lives_until_no_run_can_have_it() {
 #[test]
 fn a_mappable_array_shows_what_programs_write() {
     use std::os::fd::AsRawFd;
-    let map = create(MapDef::new("m", MapType::Array, 4, 8, 4).with_flags(flags::MMAPABLE));
+    let map = create(MapDef::new("m", MapType::Array, 4, 8, 4).flags(flags::MMAPABLE));
     let fd = map.mmap_fd().unwrap().as_raw_fd();
     // SAFETY: a fresh shared mapping of the map's file.
     let mapped =
@@ -328,14 +325,14 @@ fn a_dump_restores_every_type_that_can_be_read_back() {
         MapDef::new("array", MapType::Array, 4, 5, 5),
         MapDef::new("percpu array", MapType::PerCpuArray, 4, 8, 5),
         MapDef::new("hash", MapType::Hash, 4, 12, 10),
-        MapDef::new("mapped array", MapType::Array, 4, 8, 5).with_flags(flags::MMAPABLE),
+        MapDef::new("mapped array", MapType::Array, 4, 8, 5).flags(flags::MMAPABLE),
         MapDef::new("percpu hash", MapType::PerCpuHash, 4, 8, 10),
-        MapDef::new("on demand", MapType::Hash, 4, 8, 10).with_flags(flags::NO_PREALLOC),
-        MapDef::new("percpu on demand", MapType::PerCpuHash, 4, 8, 10).with_flags(flags::NO_PREALLOC),
+        MapDef::new("on demand", MapType::Hash, 4, 8, 10).flags(flags::NO_PREALLOC),
+        MapDef::new("percpu on demand", MapType::PerCpuHash, 4, 8, 10).flags(flags::NO_PREALLOC),
         MapDef::new("lru", MapType::LruHash, 4, 8, 10),
-        MapDef::new("own lists", MapType::LruHash, 4, 8, 10).with_flags(flags::NO_COMMON_LRU),
+        MapDef::new("own lists", MapType::LruHash, 4, 8, 10).flags(flags::NO_COMMON_LRU),
         MapDef::new("percpu lru", MapType::LruPerCpuHash, 4, 8, 10),
-        MapDef::new("trie", MapType::LpmTrie, 8, 8, 10).with_flags(flags::NO_PREALLOC),
+        MapDef::new("trie", MapType::LpmTrie, 8, 8, 10).flags(flags::NO_PREALLOC),
         MapDef::new("queue", MapType::Queue, 0, 8, 10),
         MapDef::new("stack", MapType::Stack, 0, 8, 10),
     ] {
@@ -414,7 +411,7 @@ fn a_dump_of_another_schema_or_a_damaged_one_is_refused() {
         (MapDef::new("m", MapType::Hash, 4, 9, 10), "value_size"),
         (MapDef::new("m", MapType::Hash, 4, 8, 11), "max_entries"),
         (MapDef::new("m", MapType::LruHash, 4, 8, 10), "map_type"),
-        (MapDef::new("m", MapType::Hash, 4, 8, 10).with_flags(flags::NO_PREALLOC), "flags"),
+        (MapDef::new("m", MapType::Hash, 4, 8, 10).flags(flags::NO_PREALLOC), "flags"),
     ] {
         let error = create(def).restore(&dump).unwrap_err();
         assert!(matches!(error, MapError::Incompatible { field: f, .. } if f == field), "{error}");
@@ -439,7 +436,7 @@ fn a_dump_of_another_schema_or_a_damaged_one_is_refused() {
 fn an_iteration_ends_although_keys_are_added_all_the_time() {
     for def in [
         MapDef::new("h", MapType::Hash, 8, 8, 100_000),
-        MapDef::new("t", MapType::LpmTrie, 8, 8, 100_000).with_flags(flags::NO_PREALLOC),
+        MapDef::new("t", MapType::LpmTrie, 8, 8, 100_000).flags(flags::NO_PREALLOC),
     ] {
         let map = create(def);
         let key = |n: u32| [32, n.wrapping_mul(0x9e37_79b9)].map(u32::to_ne_bytes).concat();
@@ -463,11 +460,11 @@ fn an_iteration_ends_although_keys_are_added_all_the_time() {
 
 #[test]
 fn read_only_and_write_only_maps_refuse_the_host() {
-    let map = create(MapDef::new("m", MapType::Array, 4, 4, 1).with_flags(flags::RDONLY));
+    let map = create(MapDef::new("m", MapType::Array, 4, 4, 1).flags(flags::RDONLY));
     assert_eq!(map.set(&[0; 4], &[0; 4]).unwrap_err().errno(), libc::EPERM);
     assert!(map.get(&[0; 4]).unwrap().is_some());
     assert!(!program_lookup(&map, 0).is_null(), "programs may do both");
-    let map = create(MapDef::new("m", MapType::Array, 4, 4, 1).with_flags(flags::WRONLY));
+    let map = create(MapDef::new("m", MapType::Array, 4, 4, 1).flags(flags::WRONLY));
     assert_eq!(map.get(&[0; 4]).unwrap_err().errno(), libc::EPERM);
     map.set(&[0; 4], &[0; 4]).unwrap();
     assert!(map.iter().next().unwrap().is_err());
@@ -476,9 +473,9 @@ fn read_only_and_write_only_maps_refuse_the_host() {
 #[test]
 fn what_is_allocated_on_demand_counts_when_it_is_used() {
     for def in [
-        MapDef::new("h", MapType::Hash, 4, 64, 10_000).with_flags(flags::NO_PREALLOC),
-        MapDef::new("p", MapType::PerCpuHash, 4, 64, 10_000).with_flags(flags::NO_PREALLOC),
-        MapDef::new("t", MapType::LpmTrie, 8, 64, 10_000).with_flags(flags::NO_PREALLOC),
+        MapDef::new("h", MapType::Hash, 4, 64, 10_000).flags(flags::NO_PREALLOC),
+        MapDef::new("p", MapType::PerCpuHash, 4, 64, 10_000).flags(flags::NO_PREALLOC),
+        MapDef::new("t", MapType::LpmTrie, 8, 64, 10_000).flags(flags::NO_PREALLOC),
     ] {
         let map = create(def);
         let (empty, value) = (map.memory_usage(), vec![0; map.host_value_size()]);
@@ -509,7 +506,7 @@ fn a_hash_costs_at_most_24_bytes_an_element_beyond_key_and_value() {
 /// A small map uses little memory: both what it reserves of the domain's memory, and the usage it reports.
 #[test]
 fn small_maps_take_a_few_kilobytes() {
-    let domain = Domain::new(Options::default().with_max_slots(64));
+    let domain = Domain::new(Options::new().max_slots(64));
     let of = |def: MapDef| {
         let before = domain.memory().used();
         let map = Map::create(def, &domain).unwrap();
@@ -523,7 +520,7 @@ fn small_maps_take_a_few_kilobytes() {
     let (large, counted) = of(MapDef::new("a", MapType::PerCpuArray, 4, 32, 128));
     assert_eq!((counted, large.memory_usage()), (64 * 4096, 64 * 4096), "pages are only used for slots that run");
 
-    let (trie, empty) = of(MapDef::new("t", MapType::LpmTrie, 8, 8, 64).with_flags(flags::NO_PREALLOC));
+    let (trie, empty) = of(MapDef::new("t", MapType::LpmTrie, 8, 8, 64).flags(flags::NO_PREALLOC));
     assert!(empty <= 1024 && trie.memory_usage() <= 1024, "{empty} counted, {} used", trie.memory_usage());
     for n in 0..64u8 {
         trie.set(&[[32, 0, 0, 0], [10, n, 0, 1]].concat(), &[n; 8]).unwrap();
@@ -542,11 +539,11 @@ fn small_maps_take_a_few_kilobytes() {
 #[test]
 fn maps_that_grow_stop_at_the_limit() {
     for (def, each) in [
-        (MapDef::new("h", MapType::Hash, 4, 1024, 100_000).with_flags(flags::NO_PREALLOC), 1032),
-        (MapDef::new("p", MapType::PerCpuHash, 4, 128, 100_000).with_flags(flags::NO_PREALLOC), 1036),
-        (MapDef::new("t", MapType::LpmTrie, 8, 1024, 100_000).with_flags(flags::NO_PREALLOC), 1052),
+        (MapDef::new("h", MapType::Hash, 4, 1024, 100_000).flags(flags::NO_PREALLOC), 1032),
+        (MapDef::new("p", MapType::PerCpuHash, 4, 128, 100_000).flags(flags::NO_PREALLOC), 1036),
+        (MapDef::new("t", MapType::LpmTrie, 8, 1024, 100_000).flags(flags::NO_PREALLOC), 1052),
     ] {
-        let domain = Domain::new(Options::default().with_max_slots(8));
+        let domain = Domain::new(Options::new().max_slots(8));
         let account = domain.memory().account("plug-in", 16 << 20);
         let mut options = CreateOptions::default();
         options.account = Some(Arc::clone(&account));
@@ -590,7 +587,7 @@ fn an_iteration_ends_with_its_first_error() {
     let page = u32::try_from(bpf_maps::page_size()).unwrap();
     let ring = create(MapDef::new("ring", MapType::RingBuf, 0, 0, page));
     assert_eq!(ring.iter().take(100).filter_map(Result::err).count(), 1);
-    let unreadable = create(MapDef::new("h", MapType::Hash, 4, 4, 4).with_flags(flags::WRONLY));
+    let unreadable = create(MapDef::new("h", MapType::Hash, 4, 4, 4).flags(flags::WRONLY));
     let typed: TypedHash<u32, u32> = unreadable.typed().unwrap();
     assert_eq!(typed.iter().take(100).filter_map(Result::err).count(), 1);
 }

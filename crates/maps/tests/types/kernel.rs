@@ -275,19 +275,19 @@ agree! {
     hash: MapDef::new("m", MapType::Hash, 4, 8, 4);
     hash_with_odd_sizes: MapDef::new("m", MapType::Hash, 7, 13, 3);
     hash_with_16_byte_keys: MapDef::new("m", MapType::Hash, 16, 64, 4);
-    hash_without_preallocation: MapDef::new("m", MapType::Hash, 8, 8, 4).with_flags(flags::NO_PREALLOC);
+    hash_without_preallocation: MapDef::new("m", MapType::Hash, 8, 8, 4).flags(flags::NO_PREALLOC);
     per_cpu_hash: MapDef::new("m", MapType::PerCpuHash, 4, 12, 4);
-    per_cpu_hash_without_preallocation: MapDef::new("m", MapType::PerCpuHash, 4, 8, 4).with_flags(flags::NO_PREALLOC);
+    per_cpu_hash_without_preallocation: MapDef::new("m", MapType::PerCpuHash, 4, 8, 4).flags(flags::NO_PREALLOC);
     // Large enough that neither side evicts.
     lru_hash: MapDef::new("m", MapType::LruHash, 4, 8, 1024);
-    lru_hash_with_own_lists: MapDef::new("m", MapType::LruHash, 4, 8, 4096).with_flags(flags::NO_COMMON_LRU);
+    lru_hash_with_own_lists: MapDef::new("m", MapType::LruHash, 4, 8, 4096).flags(flags::NO_COMMON_LRU);
     lru_per_cpu_hash: MapDef::new("m", MapType::LruPerCpuHash, 4, 8, 1024);
-    trie_of_4_bytes: MapDef::new("m", MapType::LpmTrie, 8, 8, 5).with_flags(flags::NO_PREALLOC);
-    trie_of_16_bytes: MapDef::new("m", MapType::LpmTrie, 20, 3, 100).with_flags(flags::NO_PREALLOC);
+    trie_of_4_bytes: MapDef::new("m", MapType::LpmTrie, 8, 8, 5).flags(flags::NO_PREALLOC);
+    trie_of_16_bytes: MapDef::new("m", MapType::LpmTrie, 20, 3, 100).flags(flags::NO_PREALLOC);
     queue: MapDef::new("m", MapType::Queue, 0, 5, 3);
     stack: MapDef::new("m", MapType::Stack, 0, 8, 3);
-    read_only: MapDef::new("m", MapType::Hash, 4, 8, 4).with_flags(flags::RDONLY);
-    write_only: MapDef::new("m", MapType::Hash, 4, 8, 4).with_flags(flags::WRONLY);
+    read_only: MapDef::new("m", MapType::Hash, 4, 8, 4).flags(flags::RDONLY);
+    write_only: MapDef::new("m", MapType::Hash, 4, 8, 4).flags(flags::WRONLY);
 }
 
 /// Redirect maps, with entries that every kernel has: the loopback device and the first CPU.
@@ -457,7 +457,7 @@ fn bad_definitions_get_the_kernels_error() {
                             continue;
                         }
                         for flags in [flag, flag | flags::NO_PREALLOC] {
-                            let def = MapDef::new("m", map_type, key_size, value_size, max_entries).with_flags(flags);
+                            let def = MapDef::new("m", map_type, key_size, value_size, max_entries).flags(flags);
                             let kernel = KernelMap::create(&def).map(|_| ());
                             let ours = Map::create(def.clone(), &domain);
                             if let (Err(libc::ENOMEM), Ok(_)) | (Ok(()), Err(MapError::MemoryLimit { .. })) =
@@ -518,7 +518,7 @@ fn frozen_maps_refuse_what_the_kernels_refuse() {
     for (map_type, key_size) in shapes {
         for flags in [0, flags::RDONLY, flags::WRONLY, flags::RDONLY_PROG, flags::WRONLY_PROG] {
             let on_demand = if map_type == MapType::LpmTrie { flags::NO_PREALLOC } else { 0 };
-            let def = MapDef::new("m", map_type, key_size, 8, 64).with_flags(flags | on_demand);
+            let def = MapDef::new("m", map_type, key_size, 8, 64).flags(flags | on_demand);
             let Ok(kernel) = KernelMap::create(&def) else {
                 assert!(Map::create(def.clone(), &domain(1)).is_err(), "{def:?}");
                 continue;
@@ -561,13 +561,13 @@ fn bad_definitions_of_maps_of_maps_get_the_kernels_error() {
     }
     let inner = [
         MapDef::new("i", MapType::Array, 4, 8, 2),
-        MapDef::new("i", MapType::Array, 4, 8, 2).with_flags(flags::INNER_MAP),
-        MapDef::new("i", MapType::Array, 4, 8, 2).with_flags(flags::MMAPABLE),
+        MapDef::new("i", MapType::Array, 4, 8, 2).flags(flags::INNER_MAP),
+        MapDef::new("i", MapType::Array, 4, 8, 2).flags(flags::MMAPABLE),
         MapDef::new("i", MapType::PerCpuArray, 4, 8, 2),
         MapDef::new("i", MapType::Hash, 4, 8, 2),
         MapDef::new("i", MapType::Queue, 0, 8, 2),
         MapDef::new("i", MapType::RingBuf, 0, 0, 1 << 16),
-        MapDef::new("i", MapType::ArrayOfMaps, 4, 4, 2).with_inner(MapDef::new("j", MapType::Array, 4, 8, 2)),
+        MapDef::new("i", MapType::ArrayOfMaps, 4, 4, 2).inner(MapDef::new("j", MapType::Array, 4, 8, 2)),
     ];
     let domain = domain(possible_cpus());
     for map_type in [MapType::ArrayOfMaps, MapType::HashOfMaps] {
@@ -577,7 +577,7 @@ fn bad_definitions_of_maps_of_maps_get_the_kernels_error() {
                     for flag in (0..15).map(|bit| 1u32 << bit).chain([0, 3 << 3, 3 << 7, 0x8000_0000]) {
                         for inner in &inner {
                             let def = MapDef::new("m", map_type, key_size, value_size, max_entries);
-                            let def = def.with_flags(flag).with_inner(inner.clone());
+                            let def = def.flags(flag).inner(inner.clone());
                             let kernel = KernelMap::create(&def).map(|_| ());
                             let ours = Map::create(def.clone(), &domain).map(|_| ()).map_err(|error| error.errno());
                             assert_eq!(ours, kernel, "{def:?}");
@@ -599,7 +599,7 @@ fn entries_of_maps_of_maps_follow_the_kernel() {
         [(8, 2), (8, 2), (16, 2), (8, 3)].map(|(value, entries)| MapDef::new("i", MapType::Array, 4, value, entries));
     for map_type in [MapType::ArrayOfMaps, MapType::HashOfMaps] {
         for flag in [0, flags::RDONLY, flags::WRONLY] {
-            let def = MapDef::new("m", map_type, 4, 4, 2).with_flags(flag).with_inner(inner[0].clone());
+            let def = MapDef::new("m", map_type, 4, 4, 2).flags(flag).inner(inner[0].clone());
             let domain = domain(possible_cpus());
             let (kernel, ours) = (KernelMap::create(&def).unwrap(), Map::create(def.clone(), &domain).unwrap());
             let theirs = inner.each_ref().map(|def| KernelMap::create(def).unwrap());

@@ -120,7 +120,7 @@ fn check_hash(def: MapDef, ops: &[Op]) {
 
 /// A trie's keys as (length, bits above it zeroed, as an integer).
 fn check_trie(ops: &[(u8, u16, u64, u8)], max: u32) {
-    let def = MapDef::new("m", MapType::LpmTrie, 6, 8, max).with_flags(flags::NO_PREALLOC);
+    let def = MapDef::new("m", MapType::LpmTrie, 6, 8, max).flags(flags::NO_PREALLOC);
     let key = |len: u8, bits: u16| [u32::from(len).to_ne_bytes().as_slice(), &bits.to_be_bytes()].concat();
     let masked = |len: u8, bits: u16| if len == 0 { 0 } else { bits >> (16 - len) << (16 - len) };
     with_program(def, |p, map| {
@@ -223,7 +223,7 @@ proptest! {
     #[test]
     fn hash(ops in ops(12), key_size in prop::sample::select(vec![2u32, 4, 8, 13, 16, 24, 31, 37, 48]), max in 1u32..10, late in any::<bool>()) {
         let map_flags = if late { flags::NO_PREALLOC } else { 0 };
-        check_hash(MapDef::new("m", MapType::Hash, key_size, 8, max).with_flags(map_flags), &ops);
+        check_hash(MapDef::new("m", MapType::Hash, key_size, 8, max).flags(map_flags), &ops);
     }
 
     #[test]
@@ -250,7 +250,7 @@ proptest! {
     fn lru_evicts_and_never_fails(keys in prop::collection::vec(0u16..300, 1..600), max in 1u32..40, own in any::<bool>(), per_cpu in any::<bool>()) {
         let map_type = if per_cpu { MapType::LruPerCpuHash } else { MapType::LruHash };
         let map_flags = if own { flags::NO_COMMON_LRU } else { 0 };
-        let def = MapDef::new("m", map_type, 4, 8, max).with_flags(map_flags);
+        let def = MapDef::new("m", map_type, 4, 8, max).flags(map_flags);
         with_program(def, |p, map| {
             for &key in &keys {
                 let bytes = u32::from(key).to_ne_bytes();
@@ -314,7 +314,7 @@ fn lru_evicts_unreferenced_before_referenced() {
 
 #[test]
 fn without_preallocation_a_removed_element_stays_as_it_is_until_the_run_ends() {
-    let def = MapDef::new("m", MapType::Hash, 4, 8, 4).with_flags(flags::NO_PREALLOC);
+    let def = MapDef::new("m", MapType::Hash, 4, 8, 4).flags(flags::NO_PREALLOC);
     with_program(def, |p, map| {
         let key = 1u32.to_ne_bytes();
         assert_eq!(p.update(&key, 11, 0), 0);

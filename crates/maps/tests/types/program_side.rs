@@ -6,7 +6,7 @@ use bpf_maps::{Errno, Map, MapDef, MapHeader, MapType, flags, implemented_types,
 use bpf_quiesce::{Domain, Options};
 
 fn domain() -> Arc<Domain> {
-    Domain::new(Options::default().with_max_slots(4))
+    Domain::new(Options::new().max_slots(4))
 }
 
 fn create(def: MapDef) -> Map {
@@ -172,7 +172,7 @@ fn for_each_visits_all_and_stops_on_request() {
 /// The host can neither read nor write the bytes of a timer, and the timer ends with its value.
 #[test]
 fn a_timers_bytes_are_no_copies() {
-    let no_prealloc = |def: MapDef| def.with_flags(flags::NO_PREALLOC);
+    let no_prealloc = |def: MapDef| def.flags(flags::NO_PREALLOC);
     for def in [
         MapDef::new("array", MapType::Array, 4, 32, 2),
         MapDef::new("hash", MapType::Hash, 4, 32, 2),
@@ -180,7 +180,7 @@ fn a_timers_bytes_are_no_copies() {
         MapDef::new("lru", MapType::LruHash, 4, 32, 2),
     ] {
         let (map_type, name) = (def.map_type, def.name.clone());
-        let map = create(if name == "hash" { def.with_work(8) } else { def.with_timer(8) });
+        let map = create(if name == "hash" { def.work(8) } else { def.timer(8) });
         let key = 1u32.to_ne_bytes();
         let seen = |last: u8| [[0xff; 8], [0; 8], [0; 8], [last; 8]].concat();
         map.set(&key, &[0xff; 32]).unwrap();
@@ -225,26 +225,26 @@ fn a_timers_bytes_are_no_copies() {
 fn timers_are_where_they_can_be() {
     let array = MapDef::new("a", MapType::Array, 4, 32, 1);
     for (def, errno) in [
-        (array.clone().with_timer(4), libc::EINVAL),
-        (array.clone().with_timer(24), libc::EINVAL),
-        (array.clone().with_timer(u32::MAX - 7), libc::EINVAL),
-        (array.clone().with_timer(8).with_spin_lock(20), libc::EINVAL),
-        (array.clone().with_flags(flags::RDONLY_PROG).with_timer(8), libc::EACCES),
-        (array.clone().with_work(20), libc::EINVAL),
-        (array.clone().with_timer(8).with_work(16), libc::EINVAL),
-        (array.clone().with_work(8).with_spin_lock(20), libc::EINVAL),
-        (MapDef::new("q", MapType::Queue, 0, 32, 1).with_work(8), libc::EOPNOTSUPP),
-        (MapDef::new("p", MapType::PerCpuArray, 4, 32, 1).with_timer(8), libc::EOPNOTSUPP),
-        (MapDef::new("q", MapType::Queue, 0, 32, 1).with_timer(8), libc::EOPNOTSUPP),
+        (array.clone().timer(4), libc::EINVAL),
+        (array.clone().timer(24), libc::EINVAL),
+        (array.clone().timer(u32::MAX - 7), libc::EINVAL),
+        (array.clone().timer(8).spin_lock(20), libc::EINVAL),
+        (array.clone().flags(flags::RDONLY_PROG).timer(8), libc::EACCES),
+        (array.clone().work(20), libc::EINVAL),
+        (array.clone().timer(8).work(16), libc::EINVAL),
+        (array.clone().work(8).spin_lock(20), libc::EINVAL),
+        (MapDef::new("q", MapType::Queue, 0, 32, 1).work(8), libc::EOPNOTSUPP),
+        (MapDef::new("p", MapType::PerCpuArray, 4, 32, 1).timer(8), libc::EOPNOTSUPP),
+        (MapDef::new("q", MapType::Queue, 0, 32, 1).timer(8), libc::EOPNOTSUPP),
     ] {
         assert_eq!(Map::create(def.clone(), &domain()).unwrap_err().errno(), errno, "{def:?}");
     }
-    create(array.with_timer(8).with_spin_lock(24));
+    create(array.timer(8).spin_lock(24));
 }
 
 #[test]
 fn a_spin_lock_taken_twice_is_an_error() {
-    let map = create(MapDef::new("l", MapType::Array, 4, 16, 1).with_spin_lock(4));
+    let map = create(MapDef::new("l", MapType::Array, 4, 16, 1).spin_lock(4));
     run(&map, |ptr, slot| {
         let key = 0u32;
         // SAFETY: a live map under a guard.
@@ -290,13 +290,13 @@ fn the_wrong_type_is_an_error() {
         };
         let mut def = MapDef::new("m", map_type, key, value, entries);
         if matches!(map_type, MapType::LpmTrie | MapType::SkStorage | MapType::TaskStorage) {
-            def = def.with_flags(flags::NO_PREALLOC);
+            def = def.flags(flags::NO_PREALLOC);
         }
         if map_type == MapType::Arena {
-            def = def.with_flags(flags::MMAPABLE);
+            def = def.flags(flags::MMAPABLE);
         }
         if map_type.is_map_of_maps() {
-            def = def.with_inner(MapDef::new("i", MapType::Array, 4, 8, 1));
+            def = def.inner(MapDef::new("i", MapType::Array, 4, 8, 1));
         }
         let map = Map::create(def, &domain).unwrap();
         let is = |types: &[MapType]| types.contains(&map_type);

@@ -18,11 +18,11 @@ fn definition(map_type: MapType) -> MapDef {
     };
     let def = MapDef::new(map_type.name(), map_type, key, value, entries);
     let def = match map_type {
-        MapType::LpmTrie | MapType::SkStorage | MapType::TaskStorage => def.with_flags(flags::NO_PREALLOC),
-        MapType::Arena => def.with_flags(flags::MMAPABLE),
+        MapType::LpmTrie | MapType::SkStorage | MapType::TaskStorage => def.flags(flags::NO_PREALLOC),
+        MapType::Arena => def.flags(flags::MMAPABLE),
         _other => def,
     };
-    if map_type.is_map_of_maps() { def.with_inner(MapDef::new("inner", MapType::Array, 4, 8, 1)) } else { def }
+    if map_type.is_map_of_maps() { def.inner(MapDef::new("inner", MapType::Array, 4, 8, 1)) } else { def }
 }
 
 /// The number of elements, and the elements.
@@ -65,7 +65,7 @@ fn fill(map: &Map, seed: u32) -> bool {
 fn maps_of_every_type_are_as_they_were_made() {
     let mut filled = 0;
     for map_type in implemented_types() {
-        let domain = Domain::new(Options::default().with_max_slots(3));
+        let domain = Domain::new(Options::new().max_slots(3));
         let map = Map::create(definition(map_type), &domain).unwrap_or_else(|error| panic!("{map_type:?}: {error}"));
         let before = contents(&map);
         let value = vec![1; map.host_value_size()];
@@ -97,7 +97,7 @@ fn maps_of_every_type_are_as_they_were_made() {
 /// A reset does not write locks in values, and does not change frozen maps.
 #[test]
 fn what_is_not_to_be_written_stays() {
-    let domain = Domain::new(Options::default().with_max_slots(3));
+    let domain = Domain::new(Options::new().max_slots(3));
     let mut locked = MapDef::new("locked", MapType::Array, 4, 16, 3);
     locked.spin_lock = Some(0);
     let map = Map::create(locked, &domain).unwrap();
@@ -118,7 +118,7 @@ fn what_is_not_to_be_written_stays() {
 #[test]
 fn a_reset_ends_beside_writers() {
     for map_type in [MapType::Hash, MapType::LruHash, MapType::PerCpuHash, MapType::LpmTrie] {
-        let domain = Domain::new(Options::default().with_max_slots(4));
+        let domain = Domain::new(Options::new().max_slots(4));
         let map = Map::create(definition(map_type), &domain).unwrap();
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -141,7 +141,7 @@ fn a_reset_ends_beside_writers() {
 /// More samples than a program drains at once.
 #[test]
 fn a_user_ring_is_empty_however_many_samples_it_had() {
-    let domain = Domain::new(Options::default().with_max_slots(3));
+    let domain = Domain::new(Options::new().max_slots(3));
     let map = Map::create(MapDef::new("samples", MapType::UserRingBuf, 0, 0, 4 << 20), &domain).unwrap();
     let mut host = UserRingBuf::new(&map).unwrap();
     let mut fill = || {
@@ -161,7 +161,7 @@ fn a_user_ring_is_empty_however_many_samples_it_had() {
 /// A reset visits a table once, not once for each element, which would be 10^10 steps here.
 #[test]
 fn a_large_map_is_gone_through_once() {
-    let domain = Domain::new(Options::default().with_max_slots(3));
+    let domain = Domain::new(Options::new().max_slots(3));
     let entries = 1 << 17;
     let map = Map::create(MapDef::new("large", MapType::Hash, 4, 8, entries), &domain).unwrap();
     (0..entries).for_each(|key| map.set(&key.to_ne_bytes(), &[1; 8]).unwrap());

@@ -117,13 +117,13 @@ fn values_do_not_change_during_a_run(def: MapDef) {
 #[test]
 fn values_of_a_hash_without_preallocation_do_not_change_during_a_run() {
     let def = MapDef::new("h", MapType::Hash, 8, WORDS as u32 * 8, KEYS as u32);
-    values_do_not_change_during_a_run(def.with_flags(flags::NO_PREALLOC));
+    values_do_not_change_during_a_run(def.flags(flags::NO_PREALLOC));
 }
 
 #[test]
 fn values_of_a_trie_do_not_change_during_a_run() {
     let def = MapDef::new("t", MapType::LpmTrie, 12, WORDS as u32 * 8, KEYS as u32);
-    values_do_not_change_during_a_run(def.with_flags(flags::NO_PREALLOC));
+    values_do_not_change_during_a_run(def.flags(flags::NO_PREALLOC));
 }
 
 #[test]

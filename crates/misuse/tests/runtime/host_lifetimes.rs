@@ -2,7 +2,7 @@
 use bpf_runtime::{Caller, Config, Engine, Linker, SharedBytes};
 
 fn main() {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let mut linker = Linker::<Vec<&'static [u8]>>::new(&engine);
     let _ = linker.func(1, "keep", |c: &mut Caller<'_, Vec<&'static [u8]>>, bytes: &[u8]| c.host().push(bytes));
 

@@ -10,7 +10,7 @@ struct Padded {
 }
 
 fn main() {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let mut linker = Linker::<u64>::new(&engine);
     // A program's byte may not be a valid `bool`.
     let _ = linker.func(1, "plain", |_: &mut Caller<'_, u64>, flag: &bool| u64::from(*flag));

@@ -19,7 +19,7 @@ fn flips() -> u64 {
 }
 
 fn packs() -> Packs {
-    Packs::new(Domain::new(bpf_quiesce::Options::default()), Options::default()).unwrap()
+    Packs::new(Domain::new(bpf_quiesce::Options::new()), Options::default()).unwrap()
 }
 
 /// Runs `entry` in a thread of its own while `patch` patches it, `times` times and until 1 and 2 were both returned.

@@ -10,7 +10,7 @@ use bpf_prog_pack::{Backing, Error, Options, Packs};
 use bpf_quiesce::{Barriers, Domain};
 
 fn packs(options: Options) -> Packs {
-    Packs::new(Domain::new(bpf_quiesce::Options::default()), options).unwrap()
+    Packs::new(Domain::new(bpf_quiesce::Options::new()), options).unwrap()
 }
 
 fn no_symbols(_: Symbol) -> Option<usize> {
@@ -173,7 +173,7 @@ fn all_traps(at: *const u8, len: usize) -> bool {
 #[test]
 fn freed_code_is_traps_and_an_abandoned_program_leaves_no_trace() {
     for barriers in [Barriers::Auto, Barriers::Fenced] {
-        let domain = Domain::new(bpf_quiesce::Options::default().with_barriers(barriers));
+        let domain = Domain::new(bpf_quiesce::Options::new().barriers(barriers));
         let packs = Packs::new(Arc::clone(&domain), Options::default()).unwrap();
         let keep = load(&packs, 1, 100);
         let before = packs.stats();

@@ -9,7 +9,7 @@ use bpf_quiesce::{Barriers, Domain, EnterError, Options, WaitError, WhenFull};
 const MODES: [Barriers; 2] = [Barriers::Auto, Barriers::Fenced];
 
 fn domain(barriers: Barriers, max_slots: u32, when_full: WhenFull) -> Arc<Domain> {
-    Domain::new(Options::default().with_max_slots(max_slots).with_when_full(when_full).with_barriers(barriers))
+    Domain::new(Options::new().max_slots(max_slots).when_full(when_full).barriers(barriers))
 }
 
 #[test]

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 
 fn domains() -> impl Iterator<Item = Arc<Domain>> {
     // With one slot, a second thread that runs has taken the slot over.
-    [Barriers::Auto, Barriers::Fenced].into_iter().map(|barriers| {
-        Domain::new(Options::default().with_max_slots(1).with_when_full(WhenFull::Error).with_barriers(barriers))
-    })
+    [Barriers::Auto, Barriers::Fenced]
+        .into_iter()
+        .map(|barriers| Domain::new(Options::new().max_slots(1).when_full(WhenFull::Error).barriers(barriers)))
 }
 
 #[test]

@@ -10,7 +10,7 @@ use bpf_quiesce::{Barriers, Domain, Options};
 const MODES: [Barriers; 2] = [Barriers::Auto, Barriers::Fenced];
 
 fn domain(barriers: Barriers) -> Arc<Domain> {
-    Domain::new(Options::default().with_barriers(barriers))
+    Domain::new(Options::new().barriers(barriers))
 }
 
 /// Owns the domain, which owns the callback that drops this; the next one is deferred by that drop.

@@ -22,8 +22,7 @@ fn rounds() -> u64 {
 fn a_slot_has_one_owner_at_a_time() {
     for barriers in [Barriers::Auto, Barriers::Fenced] {
         for (slots, when_full) in [(2, WhenFull::Wait), (3, WhenFull::Error), (64, WhenFull::Error)] {
-            let domain =
-                Domain::new(Options::default().with_max_slots(slots).with_when_full(when_full).with_barriers(barriers));
+            let domain = Domain::new(Options::new().max_slots(slots).when_full(when_full).barriers(barriers));
             let users: Vec<_> = (0..slots).map(|_| AtomicU32::new(0)).collect();
             let (ran, full) = (AtomicU64::new(0), AtomicU64::new(0));
             for _generation in 0..4 {
@@ -76,8 +75,7 @@ fn nothing_is_freed_under_a_reader() {
     const FREED: u32 = 0xdead;
     struct Object(AtomicU32);
     for barriers in [Barriers::Auto, Barriers::Fenced] {
-        let domain =
-            Domain::new(Options::default().with_max_slots(8).with_when_full(WhenFull::Wait).with_barriers(barriers));
+        let domain = Domain::new(Options::new().max_slots(8).when_full(WhenFull::Wait).barriers(barriers));
         let current = AtomicPtr::new(Box::into_raw(Box::new(Object(AtomicU32::new(ALIVE)))));
         let freed = Arc::new(AtomicU64::new(0));
         let (reads, waits, polls) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));

@@ -739,7 +739,7 @@ mod tests {
 
     #[test]
     fn an_idle_stack_gives_pages_back_that_no_run_was_expected_to_use() {
-        let engine = Engine::new(Config::default()).expect("an engine");
+        let engine = Engine::new(Config::new()).expect("an engine");
         let fibers = Fibers::new(engine.domain(), 4, 4 * KEPT_STACK as u64).expect("memory");
         let byte = lowest(&fibers, None);
         // SAFETY: a byte of a stack that is idle, and that no other thread takes.
@@ -757,7 +757,7 @@ mod tests {
 
     #[test]
     fn fibers_that_were_idle_for_a_period_are_given_back() {
-        let engine = Engine::new(Config::default()).expect("an engine");
+        let engine = Engine::new(Config::new()).expect("an engine");
         let fibers = Fibers::new(engine.domain(), 1000, 10_000).expect("memory");
         let (begin, mut idle) = (Instant::now(), fibers.idle());
         let unread = || -> Instant { panic!("the clock is read for each {ADDED}th fiber, if there are many") };

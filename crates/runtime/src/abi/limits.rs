@@ -81,10 +81,10 @@ impl Interrupter {
 /// use bpf_runtime::{Config, Engine, Linker, Raw, RunError, RunLimits, isa::assemble};
 /// use std::time::Duration;
 ///
-/// let engine = Engine::new(Config::default())?;
+/// let engine = Engine::new(Config::new())?;
 /// let linker = Linker::<()>::new(&engine);
 /// let endless = assemble("r0 = 0\nr0 += 1\ngoto -2")?;
-/// let endless = linker.loader::<Raw>().hybrid().budget(u64::MAX).interruptible(true).insns("endless", endless)?;
+/// let endless = linker.loader::<Raw>().hybrid(true).budget(u64::MAX).interruptible(true).insns("endless", endless)?;
 ///
 /// let limits = RunLimits::new().budget(1000);
 /// assert!(matches!(endless.run_with(&mut (), &mut [], &limits), Err(RunError::Budget { .. })));
@@ -169,11 +169,12 @@ impl RunLimits {
         self.stopped_by(deadline.clock)
     }
 
-    /// Moves the deadline of a sleepable run ([`crate::Program::run_async_with`]) by the time that the run waits for
-    /// host functions, rounded up to ticks: the run is stopped after it has computed for too long, and may wait for any
-    /// time. By default the time of waits counts, and a run that waits ends at its deadline.
-    pub fn without_waits(mut self) -> RunLimits {
-        self.waits_count = false;
+    /// Sets whether the time that a sleepable run ([`crate::Program::run_async_with`]) waits for host functions counts
+    /// against its deadline. By default it does, and a run that waits ends at its deadline. With `false` the deadline
+    /// moves by the time that the run waits, rounded up to ticks: the run is stopped after it has computed for too
+    /// long, and may wait for any time.
+    pub fn waits_count(mut self, count: bool) -> RunLimits {
+        self.waits_count = count;
         self
     }
 

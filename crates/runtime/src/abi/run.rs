@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// The host's function that receives the lines of programs: of `bpf_trace_printk` and of [`crate::Linker::log`].
-pub type PrintSink = Arc<dyn Fn(&Printed<'_>) + Send + Sync>;
+pub(crate) type PrintSink = Arc<dyn Fn(&Printed<'_>) + Send + Sync>;
 
 /// One line of a program, as [`crate::Config::print`] receives it: a call of `bpf_trace_printk`, of `bpf_trace_vprintk`
 /// or of a function of [`crate::Linker::log`]. Its `Display` is the text.

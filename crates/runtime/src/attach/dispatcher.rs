@@ -67,16 +67,22 @@ pub struct DispatcherOptions {
 }
 
 impl DispatcherOptions {
+    /// Returns the default options.
+    #[must_use]
+    pub fn new() -> Self {
+        DispatcherOptions::default()
+    }
+
     /// Sets [`DispatcherOptions::limit`].
     #[must_use]
-    pub fn with_limit(mut self, limit: usize) -> Self {
+    pub fn limit(mut self, limit: usize) -> Self {
         self.limit = limit;
         self
     }
 
     /// Sets [`DispatcherOptions::align`].
     #[must_use]
-    pub fn with_align(mut self, align: bool) -> Self {
+    pub fn align(mut self, align: bool) -> Self {
         self.align = align;
         self
     }
@@ -121,7 +127,7 @@ pub struct DispatcherStats {
 /// ```
 /// use bpf_runtime::{Config, Dispatcher, Engine, Linker, Raw, isa::assemble};
 ///
-/// let engine = Engine::new(Config::default())?;
+/// let engine = Engine::new(Config::new())?;
 /// let linker = Linker::<()>::new(&engine);
 /// let load = |name, text| linker.loader::<Raw>().insns(name, assemble(text).unwrap());
 /// let (tcp, udp) = (load("tcp", "r0 = 6\nexit")?, load("udp", "r0 = 17\nexit")?);

@@ -132,7 +132,7 @@ impl Attachment {
 /// ```
 /// use bpf_runtime::{Config, Engine, Hook, HookPolicy, Linker, Raw, isa::assemble};
 ///
-/// let engine = Engine::new(Config::default())?;
+/// let engine = Engine::new(Config::new())?;
 /// let linker = Linker::<()>::new(&engine);
 /// let load = |name, text| linker.loader::<Raw>().insns(name, assemble(text).unwrap());
 /// const PASS: u64 = 2;
@@ -479,7 +479,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// use bpf_runtime::{AsyncCaller, Config, Engine, Hook, HookPolicy, Linker, Raw, isa::assemble};
     /// use std::{future::Future, pin::pin, task::{Context, Poll, Waker}};
     ///
-    /// let engine = Engine::new(Config::default())?;
+    /// let engine = Engine::new(Config::new())?;
     /// let mut linker = Linker::<()>::new(&engine);
     /// linker.func_async(1001, "score", async |_: AsyncCaller<'_, ()>, n: u64| -> u64 { n + 1 })?;
     /// let load = |name, text| linker.loader::<Raw>().sleepable(true).insns(name, assemble(text).unwrap());
@@ -584,7 +584,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// # use bpf_runtime::{
     /// #     Config, Engine, Hook, HookPolicy, Linker, Raw, hook::{Attachment, Verdicts}, isa::assemble,
     /// # };
-    /// # let engine = Engine::new(Config::default())?;
+    /// # let engine = Engine::new(Config::new())?;
     /// # let linker = Linker::<()>::new(&engine);
     /// # let load = |name, text| linker.loader::<Raw>().insns(name, assemble(text).unwrap());
     /// let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::FirstVerdict { pass: 2 })?;

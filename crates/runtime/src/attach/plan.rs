@@ -100,7 +100,7 @@ pub enum PlanError {
 /// ```
 /// use bpf_runtime::{Config, Engine, Hook, HookPolicy, Linker, Plan, Raw, isa::assemble};
 ///
-/// let engine = Engine::new(Config::default())?;
+/// let engine = Engine::new(Config::new())?;
 /// let linker = Linker::<()>::new(&engine);
 /// let load = |name, text| linker.loader::<Raw>().insns(name, assemble(text).unwrap());
 /// let (old, new, log) = (load("old", "r0 = 1\nexit")?, load("new", "r0 = 2\nexit")?, load("log", "r0 = 0\nexit")?);

@@ -46,7 +46,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, isa::assemble};
     ///
-    /// let engine = Engine::new(Config::default())?;
+    /// let engine = Engine::new(Config::new())?;
     /// let filter = Linker::<u32>::new(&engine).loader::<Raw>().insns("length", assemble("r0 = r2\nexit")?)?;
     /// let mut batch = [vec![0; 60], vec![0; 1500]];
     /// let mut bytes = 0;

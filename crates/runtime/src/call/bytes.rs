@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 ///
 /// ```
 /// # use bpf_runtime::*;
-/// # let engine = Engine::new(Config::default())?;
+/// # let engine = Engine::new(Config::new())?;
 /// # let mut linker = Linker::<Vec<u8>>::new(&engine);
 /// linker.func(1001, "log", |c: &mut Caller<'_, Vec<u8>>, bytes: SharedBytes<'_>| {
 ///     *c.host() = bytes.to_vec();

@@ -119,7 +119,7 @@ fn address<H>(at: *mut u8, owner: &impl Owned, caller: &Caller<'_, H>) -> Result
 ///
 /// ```
 /// # use bpf_runtime::{*, host::Pinned, isa::assemble};
-/// # let engine = Engine::new(Config::default())?;
+/// # let engine = Engine::new(Config::new())?;
 /// # let mut linker = Linker::<()>::new(&engine);
 /// let limits: Pinned<[u32; 4]> = Pinned::new(&engine, &[10, 20, 30, 40]);
 /// let shared = limits.clone();
@@ -219,7 +219,7 @@ impl Owned for Words {
 ///
 /// ```
 /// # use bpf_runtime::{*, host::PinnedMap, maps::{MapDef, MapType}};
-/// # let engine = Engine::new(Config::default())?;
+/// # let engine = Engine::new(Config::new())?;
 /// # let mut linker = Linker::<()>::new(&engine);
 /// let map = engine.create_map(MapDef::new("quota", MapType::Hash, 4, 8, 16))?;
 /// map.update(&7u32.to_ne_bytes(), &100u64.to_ne_bytes(), 0)?;

@@ -39,7 +39,7 @@ use core::mem::offset_of;
 ///     body: ContextBytes<'p>,
 /// }
 ///
-/// let engine = Engine::new(Config::default())?;
+/// let engine = Engine::new(Config::new())?;
 /// let linker = Linker::<()>::new(&engine);
 /// // if (ctx->body + 1 <= ctx->body_end) ctx->verdict = ctx->body[0];
 /// let insns = assemble(

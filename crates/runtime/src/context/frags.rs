@@ -229,7 +229,7 @@ impl<'p> XdpFragsBuff<'p> {
 /// ```
 /// use bpf_runtime::{Config, Engine, Linker, isa::assemble, net::{XdpBuff, XdpFrag, XdpFrags, XdpFragsBuff}};
 ///
-/// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
+/// let linker = Linker::<()>::new(&Engine::new(Config::new())?);
 /// // r0 = bpf_xdp_get_buff_len(ctx)
 /// let length = linker.loader::<XdpFrags>().insns("length", assemble("call 188\nexit")?)?;
 ///

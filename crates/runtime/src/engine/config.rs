@@ -1,6 +1,6 @@
 //! The configuration of an engine.
 
-use crate::abi::run::PrintSink;
+use crate::abi::run::{PrintSink, Printed};
 use crate::context::network::Network;
 use crate::engine::BACKEND;
 use bpf_jit_code::{CpuFeatures, Hardening, OptLevel};
@@ -26,110 +26,59 @@ pub enum Mode {
     Interpreter,
 }
 
-/// The settings of an [`Engine`](crate::Engine). `Config::default()` is meant for production.
+/// The settings of an [`Engine`](crate::Engine). `Config::new()` is meant for production, and [`Config::untrusted`] for
+/// plug-ins of untrusted authors.
+///
+/// Each setting has a method of its name, which takes the configuration and returns it changed. A group of settings
+/// (`hardening`, `limits`, `packs`, `debug`) is changed by a function, so that the rest of the group stays as it was:
+///
+/// ```
+/// use bpf_runtime::{Config, Engine, OptLevel};
+///
+/// let config = Config::untrusted()
+///     .opt_level(OptLevel::Speed)
+///     .budget(1_000_000)
+///     .hardening(|hardening| hardening.retpolines(true))
+///     .limits(|limits| limits.steps(100_000));
+/// let engine = Engine::new(config)?;
+/// # Ok::<(), bpf_runtime::EngineError>(())
+/// ```
 #[derive(Clone)]
-#[non_exhaustive]
+#[must_use = "a setter returns the changed configuration"]
 pub struct Config {
-    /// The engine that executes programs.
-    pub mode: Mode,
-    /// How much work the compiler puts into machine code; [`crate::Loader::opt_level`] decides for one load. With
-    /// [`OptLevel::Tiered`] a thread wakes up each `tick` while programs of the first tier are loaded. Without
-    /// cross-core barriers, or with `direct_tail_calls` off, code cannot be replaced, and `Tiered` means
-    /// [`OptLevel::Speed`].
-    pub opt_level: OptLevel,
-    /// Stops a run after this number of taken back-edges and calls together, at least 1; `None` emits no check.
-    /// [`crate::Loader::budget`] decides for one load, [`crate::RunLimits::budget`] for one run; `Some(u64::MAX)`
-    /// limits nothing by itself.
-    pub budget: Option<u64>,
-    /// The budget of programs that are not proven to end ([`crate::Loader::hybrid`]), where `budget` is `None`: at
-    /// least 1.
-    pub hybrid_budget: u64,
-    /// Whether runs can be ended by [`Engine::interrupt`](crate::Engine::interrupt), by `interrupt` of programs and
-    /// hooks, by deadlines and by interrupters. `false` emits no check. [`crate::Loader::interruptible`] decides for
-    /// one load.
-    pub interruptible: bool,
-    /// Whether the code of every program bounds each access once more, at run time ([`crate::Loader::contained`]).
-    pub contained: bool,
-    /// Whether the interpreter counts the executions of each instruction: [`crate::Program::coverage`]. Machine code
-    /// counts nothing.
-    pub coverage: bool,
-    /// Whether runs of programs are counted and sampled: [`Engine::snapshot`](crate::Engine::snapshot). If `true`, the
-    /// entry of each program is eight instructions longer, each program name takes 64 bytes for each of `max_slots`,
-    /// and a thread wakes up each `tick`. If `false`, no code counts.
-    pub metrics: bool,
-    /// Interval at which deadlines are checked ([`crate::Engine::deadline`]) and runs are sampled, from 50 µs to 1 s
-    /// inclusive.
-    pub tick: Duration,
-    /// Hardening of emitted code.
-    pub hardening: Hardening,
-    /// Whether tail calls with a constant table and index are patched into direct jumps, and code is replaced by faster
-    /// code ([`OptLevel::Tiered`]). Both need cross-core barriers in the process.
-    pub direct_tail_calls: bool,
-    /// Instruction set extensions that emitted code may use; those of the host by default.
-    /// [`Engine::new`](crate::Engine::new) refuses extensions that the host does not have.
-    pub features: CpuFeatures,
-    /// How many threads may run programs at the same time, at most [`bpf_quiesce::MAX_SLOTS`]. Each takes 384 bytes,
-    /// and as much again for each depth to which its runs were ever nested.
-    pub max_slots: u32,
-    /// Whether a thread that finds all slots taken waits or gets an error.
-    pub when_full: WhenFull,
-    /// How deep runs may be nested in one thread (a host function that runs a program), the outermost included.
-    /// Programs that cannot be stopped (neither loop nor call under a budget or interruption, no host function, no
-    /// check) do not count: they run nothing themselves.
-    pub max_nested_runs: u32,
-    /// Upper bound on the runs of sleepable programs that are going on at the same time, including runs that wait. Each
-    /// has a stack of its own: address space for the largest program, and memory for the pages that it uses.
-    pub max_async_runs: usize,
-    /// Bytes of BPF stack a frame may use (512 as in the kernel): a multiple of 8, below 64 KiB.
-    pub frame_bytes: u32,
-    /// Upper bound on the machine stack that one program may take, in bytes. A run of machine code that tail-calls
-    /// needs twice as much on its thread, since its targets may be replaced at any time.
-    pub max_machine_stack: u64,
-    /// Bytes that all maps, prog arrays, lists of hooks and dispatchers, memory for code, and stacks of sleepable runs
-    /// of the engine may take together, also maps made by hand. A map counts with its largest size from the start; a
-    /// map that allocates on demand (`NO_PREALLOC`, tries) counts with the bytes that are allocated.
-    /// [`Engine::account`](crate::Engine::account) limits a part. Code lies in packs of 64 KiB and more, of which some
-    /// stay when they are empty ([`bpf_prog_pack::Options`]).
-    pub memory_limit: u64,
-    /// Bytes that one map or prog array of an object may take.
-    pub object_memory_limit: u64,
-    /// Bytes of the thread's stack that must be left for helpers and host functions beyond what a program takes, or its
-    /// run is refused ([`crate::RunError::Stack`]). A host function that needs more must check for it itself.
-    pub stack_reserve: u64,
-    /// Executable memory.
-    pub packs: bpf_prog_pack::Options,
-    /// How much work verifying one program may take.
-    pub limits: Limits,
-    /// The unwinders, profilers and debuggers that are notified of loaded programs; none by default. See "Profile and
-    /// debug" in the book.
+    pub(crate) mode: Mode,
+    pub(crate) opt_level: OptLevel,
+    pub(crate) budget: Option<u64>,
+    pub(crate) hybrid_budget: u64,
+    pub(crate) interruptible: bool,
+    pub(crate) contained: bool,
+    pub(crate) coverage: bool,
+    pub(crate) metrics: bool,
+    pub(crate) tick: Duration,
+    pub(crate) hardening: Hardening,
+    pub(crate) direct_tail_calls: bool,
+    pub(crate) features: CpuFeatures,
+    pub(crate) max_slots: u32,
+    pub(crate) when_full: WhenFull,
+    pub(crate) max_nested_runs: u32,
+    pub(crate) max_async_runs: usize,
+    pub(crate) frame_bytes: u32,
+    pub(crate) max_machine_stack: u64,
+    pub(crate) memory_limit: u64,
+    pub(crate) object_memory_limit: u64,
+    pub(crate) stack_reserve: u64,
+    pub(crate) packs: bpf_prog_pack::Options,
+    pub(crate) limits: Limits,
     #[cfg(native)]
-    pub debug: DebugOptions,
-    /// Receives the lines of programs (`bpf_trace_printk`, [`crate::Linker::log`]), which are dropped by default.
-    /// [`crate::run::Printed`] also names the program, its account and its execution slot. With the feature `tracing`,
-    /// each line is an event as well.
-    ///
-    /// ```
-    /// let mut config = bpf_runtime::Config::default();
-    /// config.print = Some(std::sync::Arc::new(|printed| eprintln!("{}: {}", printed.program, printed.text)));
-    /// ```
-    pub print: Option<PrintSink>,
-    /// How many lines one program may print in a second; `None` for no limit. Further lines are dropped: they cost the
-    /// program as much, and the next line says how many there were ([`crate::run::Printed::dropped`]), as do the
-    /// metrics ([`crate::metrics::ProgramMetrics::dropped_lines`]).
-    pub print_limit: Option<u32>,
-    /// Interfaces and routes that programs ask about (`bpf_fib_lookup`, `bpf_check_mtu`); by default there is a
-    /// loopback device alone ([`crate::net::Unconfigured`]).
-    pub network: Option<Arc<dyn Network>>,
-    /// Whether every function saves every callee-saved register. For benches: the baseline of saving by need.
-    pub save_all: bool,
-    /// Options of register allocation. For tests: any allocation gives the same results.
+    pub(crate) debug: DebugOptions,
+    pub(crate) print: Option<PrintSink>,
+    pub(crate) print_limit: Option<u32>,
+    pub(crate) network: Option<Arc<dyn Network>>,
+    pub(crate) save_all: bool,
     #[cfg(native)]
-    #[doc(hidden)]
-    pub alloc: AllocOptions,
-    /// Which of the optimiser's passes are left out. For tests: any of them gives the same results.
+    pub(crate) alloc: AllocOptions,
     #[cfg(native)]
-    #[doc(hidden)]
-    pub skip_passes: PassSet,
+    pub(crate) skip_passes: PassSet,
 }
 
 impl Default for Config {
@@ -173,6 +122,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Returns the default configuration, for production and for programs whose authors do not attack the host.
+    pub fn new() -> Config {
+        Config::default()
+    }
+
     /// Returns a configuration for services that run plug-ins of untrusted authors. The page "Tenants that do not trust
     /// each other" of the book lists the threat that each setting answers, and the threats that remain:
     ///
@@ -189,22 +143,272 @@ impl Config {
     /// * `max_nested_runs` of 4;
     /// * `print_limit` of 100 lines a second: a program does not fill the log.
     ///
-    /// [`Config::default`] is for programs whose authors do not attack the host. The verifier finds their mistakes.
+    /// [`Config::new`] is for programs whose authors do not attack the host. The verifier finds their mistakes.
     pub fn untrusted() -> Config {
-        let mut packs = bpf_prog_pack::Options::default();
-        (packs.random_offset, packs.guards) = (true, true);
-        Config {
-            contained: true,
-            budget: Some(1 << 20),
-            interruptible: true,
-            hardening: Hardening { straight_line: true, blind_constants: true, ..Hardening::default() },
-            packs,
-            memory_limit: 256 << 20,
-            object_memory_limit: 16 << 20,
-            max_nested_runs: 4,
-            print_limit: Some(100),
-            ..Config::default()
-        }
+        Config::new()
+            .contained(true)
+            .budget(1 << 20)
+            .interruptible(true)
+            .hardening(|hardening| hardening.straight_line(true).blind_constants(true))
+            .packs(|packs| packs.random_offset(true).guards(true))
+            .memory_limit(256 << 20)
+            .object_memory_limit(16 << 20)
+            .max_nested_runs(4)
+            .print_limit(100)
+    }
+
+    /// Sets whether programs run as machine code or in the interpreter.
+    pub fn mode(mut self, mode: Mode) -> Config {
+        self.mode = mode;
+        self
+    }
+
+    /// Sets how much work the compiler puts into machine code; [`crate::Loader::opt_level`] decides for one load. With
+    /// [`OptLevel::Tiered`] a thread wakes up each `tick` while programs of the first tier are loaded. Without
+    /// cross-core barriers, or with `direct_tail_calls` off, code cannot be replaced, and `Tiered` means
+    /// [`OptLevel::Speed`].
+    pub fn opt_level(mut self, opt_level: OptLevel) -> Config {
+        self.opt_level = opt_level;
+        self
+    }
+
+    /// Stops a run after this number of taken back-edges and calls together, at least 1: `budget(100_000)`.
+    /// `budget(None)`, the default, emits no check. [`crate::Loader::budget`] decides for one load,
+    /// [`crate::RunLimits::budget`] for one run; `u64::MAX` limits nothing by itself.
+    pub fn budget(mut self, budget: impl Into<Option<u64>>) -> Config {
+        self.budget = budget.into();
+        self
+    }
+
+    /// Sets the budget of programs that are not proven to end ([`crate::Loader::hybrid`]), where `budget` is `None`: at
+    /// least 1.
+    pub fn hybrid_budget(mut self, hybrid_budget: u64) -> Config {
+        self.hybrid_budget = hybrid_budget;
+        self
+    }
+
+    /// Sets whether runs can be ended by [`Engine::interrupt`](crate::Engine::interrupt), by `interrupt` of programs
+    /// and hooks, by deadlines and by interrupters. `false` emits no check. [`crate::Loader::interruptible`] decides
+    /// for one load.
+    pub fn interruptible(mut self, interruptible: bool) -> Config {
+        self.interruptible = interruptible;
+        self
+    }
+
+    /// Sets whether the code of every program bounds each access once more, at run time. [`crate::Loader::contained`]
+    /// describes it and decides for one load.
+    pub fn contained(mut self, contained: bool) -> Config {
+        self.contained = contained;
+        self
+    }
+
+    /// Sets whether the interpreter counts the executions of each instruction: [`crate::Program::coverage`]. Machine
+    /// code counts nothing.
+    pub fn coverage(mut self, coverage: bool) -> Config {
+        self.coverage = coverage;
+        self
+    }
+
+    /// Sets whether runs of programs are counted and sampled: [`Engine::snapshot`](crate::Engine::snapshot). If `true`,
+    /// the entry of each program is eight instructions longer, each program name takes 64 bytes for each of
+    /// `max_slots`, and a thread wakes up each `tick`. If `false`, no code counts.
+    pub fn metrics(mut self, metrics: bool) -> Config {
+        self.metrics = metrics;
+        self
+    }
+
+    /// Sets the interval at which deadlines are checked ([`crate::Engine::deadline`]) and runs are sampled, from 50 µs
+    /// to 1 s inclusive.
+    pub fn tick(mut self, tick: Duration) -> Config {
+        self.tick = tick;
+        self
+    }
+
+    /// Changes the hardening of emitted code: `hardening(|hardening| hardening.retpolines(true))` sets one switch and
+    /// leaves the others, `hardening(|_| mine)` sets all.
+    pub fn hardening(mut self, change: impl FnOnce(Hardening) -> Hardening) -> Config {
+        self.hardening = change(self.hardening);
+        self
+    }
+
+    /// Sets whether tail calls with a constant table and index are patched into direct jumps, and code is replaced by
+    /// faster code ([`OptLevel::Tiered`]). Both need cross-core barriers in the process.
+    pub fn direct_tail_calls(mut self, direct_tail_calls: bool) -> Config {
+        self.direct_tail_calls = direct_tail_calls;
+        self
+    }
+
+    /// Sets the instruction set extensions that emitted code may use; those of the host by default.
+    /// [`Engine::new`](crate::Engine::new) refuses extensions that the host does not have.
+    pub fn features(mut self, features: CpuFeatures) -> Config {
+        self.features = features;
+        self
+    }
+
+    /// Sets how many threads may run programs at the same time, at most [`bpf_quiesce::MAX_SLOTS`]. Each takes 384
+    /// bytes, and as much again for each depth to which its runs were ever nested.
+    pub fn max_slots(mut self, max_slots: u32) -> Config {
+        self.max_slots = max_slots;
+        self
+    }
+
+    /// Sets whether a thread that finds all slots taken waits or gets an error.
+    pub fn when_full(mut self, when_full: WhenFull) -> Config {
+        self.when_full = when_full;
+        self
+    }
+
+    /// Sets how deep runs may be nested in one thread (a host function that runs a program), the outermost included.
+    /// Programs that cannot be stopped (neither loop nor call under a budget or interruption, no host function, no
+    /// check) do not count: they run nothing themselves.
+    pub fn max_nested_runs(mut self, max_nested_runs: u32) -> Config {
+        self.max_nested_runs = max_nested_runs;
+        self
+    }
+
+    /// Sets the upper bound on the runs of sleepable programs that are going on at the same time, including runs that
+    /// wait. Each has a stack of its own: address space for the largest program, and memory for the pages that it uses.
+    pub fn max_async_runs(mut self, max_async_runs: usize) -> Config {
+        self.max_async_runs = max_async_runs;
+        self
+    }
+
+    /// Sets the bytes of BPF stack that a frame may use (512 as in the kernel): a multiple of 8, below 64 KiB.
+    pub fn frame_bytes(mut self, frame_bytes: u32) -> Config {
+        self.frame_bytes = frame_bytes;
+        self
+    }
+
+    /// Sets the upper bound on the machine stack that one program may take, in bytes. A run of machine code that
+    /// tail-calls needs twice as much on its thread, since its targets may be replaced at any time.
+    pub fn max_machine_stack(mut self, max_machine_stack: u64) -> Config {
+        self.max_machine_stack = max_machine_stack;
+        self
+    }
+
+    /// Sets the bytes that all maps, prog arrays, lists of hooks and dispatchers, memory for code, and stacks of
+    /// sleepable runs of the engine may take together, also maps made by hand. A map counts with its largest size from
+    /// the start; a map that allocates on demand (`NO_PREALLOC`, tries) counts with the bytes that are allocated.
+    /// [`Engine::account`](crate::Engine::account) limits a part. Code lies in packs of 64 KiB and more, of which some
+    /// stay when they are empty ([`bpf_prog_pack::Options`]).
+    pub fn memory_limit(mut self, memory_limit: u64) -> Config {
+        self.memory_limit = memory_limit;
+        self
+    }
+
+    /// Sets the bytes that one map or prog array of an object may take.
+    pub fn object_memory_limit(mut self, object_memory_limit: u64) -> Config {
+        self.object_memory_limit = object_memory_limit;
+        self
+    }
+
+    /// Sets the bytes of the thread's stack that must be left for helpers and host functions beyond what a program
+    /// takes, or its run is refused ([`crate::RunError::Stack`]). A host function that needs more must check for it
+    /// itself.
+    pub fn stack_reserve(mut self, stack_reserve: u64) -> Config {
+        self.stack_reserve = stack_reserve;
+        self
+    }
+
+    /// Changes the settings of executable memory, as [`Config::hardening`] does with its switches.
+    pub fn packs(mut self, change: impl FnOnce(bpf_prog_pack::Options) -> bpf_prog_pack::Options) -> Config {
+        self.packs = change(self.packs);
+        self
+    }
+
+    /// Changes how much work verifying one program may take, as [`Config::hardening`] does with its switches.
+    pub fn limits(mut self, change: impl FnOnce(Limits) -> Limits) -> Config {
+        self.limits = change(self.limits);
+        self
+    }
+
+    /// Changes which unwinders, profilers and debuggers are notified of loaded programs; none by default. See "Profile
+    /// and debug" in the book.
+    #[cfg(native)]
+    pub fn debug(mut self, change: impl FnOnce(DebugOptions) -> DebugOptions) -> Config {
+        self.debug = change(self.debug);
+        self
+    }
+
+    /// Sets the function that receives the lines of programs (`bpf_trace_printk`, [`crate::Linker::log`]), which are
+    /// dropped by default. [`crate::run::Printed`] also names the program, its account and its execution slot. With the
+    /// feature `tracing`, each line is an event as well.
+    ///
+    /// ```
+    /// use bpf_runtime::Config;
+    ///
+    /// let config = Config::new().print(|printed| eprintln!("{}: {}", printed.program, printed.text));
+    /// ```
+    pub fn print(mut self, sink: impl Fn(&Printed<'_>) + Send + Sync + 'static) -> Config {
+        self.print = Some(Arc::new(sink));
+        self
+    }
+
+    /// Sets how many lines one program may print in a second; `None`, the default, for no limit. Further lines are
+    /// dropped: they cost the program as much, and the next line says how many there were
+    /// ([`crate::run::Printed::dropped`]), as do the metrics ([`crate::metrics::ProgramMetrics::dropped_lines`]).
+    pub fn print_limit(mut self, print_limit: impl Into<Option<u32>>) -> Config {
+        self.print_limit = print_limit.into();
+        self
+    }
+
+    /// Sets the interfaces and routes that programs ask about (`bpf_fib_lookup`, `bpf_check_mtu`); by default there is
+    /// a loopback device alone ([`crate::net::Unconfigured`]).
+    pub fn network(mut self, network: Arc<dyn Network>) -> Config {
+        self.network = Some(network);
+        self
+    }
+
+    /// Sets whether every function saves every callee-saved register. For benches: the baseline of saving by need.
+    pub fn save_all(mut self, save_all: bool) -> Config {
+        self.save_all = save_all;
+        self
+    }
+
+    /// Sets options of register allocation. For tests: any allocation gives the same results.
+    #[cfg(native)]
+    #[doc(hidden)]
+    pub fn alloc(mut self, alloc: AllocOptions) -> Config {
+        self.alloc = alloc;
+        self
+    }
+
+    /// Sets which of the optimiser's passes are left out. For tests: any of them gives the same results.
+    #[cfg(native)]
+    #[doc(hidden)]
+    pub fn skip_passes(mut self, skip_passes: PassSet) -> Config {
+        self.skip_passes = skip_passes;
+        self
+    }
+
+    /// Returns whether programs run as machine code or in the interpreter.
+    #[must_use]
+    pub fn get_mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Returns how much work the compiler puts into machine code.
+    #[must_use]
+    pub fn get_opt_level(&self) -> OptLevel {
+        self.opt_level
+    }
+
+    /// Returns the hardening of emitted code.
+    #[must_use]
+    pub fn get_hardening(&self) -> Hardening {
+        self.hardening
+    }
+
+    /// Returns how many threads may run programs at the same time.
+    #[must_use]
+    pub fn get_max_slots(&self) -> u32 {
+        self.max_slots
+    }
+
+    /// Returns the bytes that everything in the engine may take together.
+    #[must_use]
+    pub fn get_memory_limit(&self) -> u64 {
+        self.memory_limit
     }
 
     /// Returns a message about two settings that exclude each other, if there are any.

@@ -443,8 +443,7 @@ impl Engine {
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, isa::assemble};
     ///
-    /// let mut config = Config::default();
-    /// config.metrics = true;
+    /// let config = Config::new().metrics(true);
     /// let engine = Engine::new(config)?;
     /// let seven = Linker::<()>::new(&engine).loader::<Raw>().insns("seven", assemble("r0 = 7\nexit")?)?;
     /// seven.run_on(&mut [])?;

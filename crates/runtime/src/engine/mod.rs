@@ -60,8 +60,8 @@ pub(crate) const BACKEND: Option<Arch> = if cfg!(native) { Arch::HOST } else { N
 ///
 /// ```
 /// use bpf_runtime::{Config, Engine};
-/// let engine = Engine::new(Config::default())?;
-/// assert_eq!(engine.config().frame_bytes, 512);
+/// let engine = Engine::new(Config::new())?;
+/// assert_eq!(engine.config().get_max_slots(), 64);
 /// # Ok::<(), bpf_runtime::EngineError>(())
 /// ```
 #[derive(Clone)]
@@ -140,10 +140,10 @@ impl Engine {
             return Err(EngineError::Contradiction { what });
         }
         let domain = Domain::new(
-            bpf_quiesce::Options::default()
-                .with_max_slots(config.max_slots)
-                .with_when_full(config.when_full)
-                .with_memory_limit(config.memory_limit),
+            bpf_quiesce::Options::new()
+                .max_slots(config.max_slots)
+                .when_full(config.when_full)
+                .memory_limit(config.memory_limit),
         );
         let packs = config.packs.clone();
         #[cfg(native)]
@@ -228,7 +228,7 @@ impl Engine {
     /// ```
     /// use bpf_runtime::{Config, Engine, maps::{MapDef, MapType}};
     ///
-    /// let engine = Engine::new(Config::default())?;
+    /// let engine = Engine::new(Config::new())?;
     /// let limits = engine.create_map(MapDef::new("limits", MapType::Hash, 4, 8, 1024))?;
     /// limits.update(&7u32.to_ne_bytes(), &100u64.to_ne_bytes(), 0)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -301,8 +301,7 @@ impl Engine {
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, isa::assemble};
     ///
-    /// let mut config = Config::default();
-    /// config.debug.symbols = true;
+    /// let config = Config::new().debug(|debug| debug.symbols(true));
     /// let engine = Engine::new(config)?;
     /// let program = Linker::<()>::new(&engine).loader::<Raw>().insns("answer", assemble("r0 = 42\nexit")?)?;
     /// if let Some((_, address)) = program.machine_code() {

@@ -154,7 +154,7 @@ impl Engine {
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, LoadError, Raw, isa::assemble};
     ///
-    /// let engine = Engine::new(Config::default())?;
+    /// let engine = Engine::new(Config::new())?;
     /// let linker = Linker::<()>::new(&engine);
     /// let account = engine.account("filter", 4096);
     /// let load = || linker.loader::<Raw>().account(&account).insns("seven", assemble("r0 = 7\nexit").unwrap());

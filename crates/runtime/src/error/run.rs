@@ -228,8 +228,7 @@ impl RunError {
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, error::RunErrorKind, isa::assemble};
     ///
-    /// let mut config = Config::default();
-    /// config.budget = Some(100);
+    /// let config = Config::new().budget(100);
     /// let linker = Linker::<()>::new(&Engine::new(config)?);
     /// let insns = assemble("r0 = 0\nr0 += 1\nif r0 < 1000 goto -2\nexit")?;
     /// let error = linker.loader::<Raw>().insns("count", insns)?.run_on(&mut []).unwrap_err();

@@ -550,7 +550,7 @@ mod tests {
     fn a_signal_handler_is_refused_where_its_thread_has_a_lock() {
         // SAFETY: a valid action; no other test of this process uses the signal.
         unsafe { libc::signal(libc::SIGUSR1, handler as *const () as libc::sighandler_t) };
-        let config = Config { interruptible: true, ..Config::default() };
+        let config = Config { interruptible: true, ..Config::new() };
         let engine = Engine::new(config).expect("an engine");
         let mut linker = Linker::<()>::new(&engine);
         let wait = async |_: AsyncCaller<'_, ()>| {
@@ -617,7 +617,7 @@ mod tests {
 
     #[test]
     fn runs_allocate_in_sections_or_in_code_of_the_host() {
-        let config = Config { interruptible: true, ..Config::default() };
+        let config = Config { interruptible: true, ..Config::new() };
         let engine = Engine::new(config).expect("an engine");
         if engine.config().mode != Mode::Jit {
             return bpf_testkit::skipped("allocations of machine code", &"the interpreter allocates by itself");

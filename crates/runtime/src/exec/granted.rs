@@ -311,8 +311,8 @@ mod tests {
     fn rights_and_ends_are_kept() {
         let mut def = MapDef::new("m", MapType::Hash, 4, 16, 1);
         def.spin_lock = Some(4);
-        let read_only = MapDef::new("r", MapType::Hash, 4, 16, 1).with_flags(flags::RDONLY_PROG);
-        let write_only = MapDef::new("w", MapType::Hash, 4, 16, 1).with_flags(flags::WRONLY_PROG);
+        let read_only = MapDef::new("r", MapType::Hash, 4, 16, 1).flags(flags::RDONLY_PROG);
+        let write_only = MapDef::new("w", MapType::Hash, 4, 16, 1).flags(flags::WRONLY_PROG);
         let mut granted = Granted::default();
         granted.add_value(0x1000, 16, &def);
         assert!(

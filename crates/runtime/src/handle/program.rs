@@ -125,8 +125,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// use bpf_runtime::{Config, Engine, Linker, Raw, RunLimits, isa::assemble};
     /// use std::time::Duration;
     ///
-    /// let mut config = Config::default();
-    /// config.interruptible = true;
+    /// let config = Config::new().interruptible(true);
     /// let engine = Engine::new(config)?;
     /// let length = Linker::<()>::new(&engine).loader::<Raw>().insns("length", assemble("r0 = r2\nexit")?)?;
     /// let limits = RunLimits::new().deadline(engine.deadline_in(Duration::from_secs(1))?);
@@ -158,7 +157,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// use bpf_runtime::{AsyncCaller, Config, Engine, Linker, Raw, isa::assemble};
     /// use std::{future::Future, pin::pin, task::{Context, Poll, Waker}};
     ///
-    /// let mut linker = Linker::<()>::new(&Engine::new(Config::default())?);
+    /// let mut linker = Linker::<()>::new(&Engine::new(Config::new())?);
     /// linker.func_async(1001, "double", async |_: AsyncCaller<'_, ()>, n: u64| -> u64 {
     ///     // A reply that takes its time.
     ///     let mut asked = false;
@@ -276,7 +275,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, OptLevel, Raw, isa::assemble};
     ///
-    /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
+    /// let linker = Linker::<()>::new(&Engine::new(Config::new())?);
     /// let seven = linker.loader::<Raw>().opt_level(OptLevel::Tiered).insns("seven", assemble("r0 = 7\nexit")?)?;
     /// while seven.is_slow() {
     ///     assert_eq!(seven.run_on(&mut [])?, 7);
@@ -294,8 +293,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Mode, Raw, isa::assemble};
     ///
-    /// let mut config = Config::default();
-    /// (config.mode, config.coverage) = (Mode::Interpreter, true);
+    /// let config = Config::new().mode(Mode::Interpreter).coverage(true);
     /// let linker = Linker::<()>::new(&Engine::new(config)?);
     /// let insns = assemble("r0 = 0\nif r2 == 0 goto +1\nr0 = 1\nexit")?;
     /// let program = linker.loader::<Raw>().insns("some", insns)?;
@@ -319,7 +317,7 @@ impl<C: Context> Program<C> {
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Program, Raw, isa::assemble};
     ///
-    /// let linker: Linker = Linker::new(&Engine::new(Config::default())?);
+    /// let linker: Linker = Linker::new(&Engine::new(Config::new())?);
     /// let length: Program<Raw> = linker.loader().insns("length", assemble("r0 = r2\nexit")?)?;
     /// assert_eq!(length.run_on(&mut [0; 7])?, 7);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -50,7 +50,7 @@ impl fmt::Display for Returns {
 ///     Drop,
 /// }
 ///
-/// let linker: Linker = Linker::new(&Engine::new(Config::default())?);
+/// let linker: Linker = Linker::new(&Engine::new(Config::new())?);
 /// let length = linker.loader::<Raw>().insns("length", assemble("r0 = r2\nexit")?)?.returning::<Verdict>();
 /// assert_eq!(length.run_on(&mut [0; 1])?, Verdict::Drop);
 /// assert!(matches!(length.run_on(&mut [0; 7]), Err(RunError::Result { value: 7, .. })));

@@ -51,7 +51,7 @@ fn code_without_what_a_run_does_not_reach_does_the_same() {
     if Arch::HOST.is_none() {
         return skipped("code_without_what_a_run_does_not_reach_does_the_same", &"no JIT for this host");
     }
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let shape = Shape { helper: false, subprogs: 3, ..Shape::default() };
     let (mut runs, mut pruned) = (0, 0);
     let size = |loaded: &Loaded| loaded.text().map_or(0, |(code, _)| code.len());

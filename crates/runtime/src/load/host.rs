@@ -358,7 +358,7 @@ impl<H: 'static> Linker<H> {
     ///     #[bpf(writable)]
     ///     cost: u32,
     /// }
-    /// # let engine = Engine::new(Config::default())?;
+    /// # let engine = Engine::new(Config::new())?;
     /// let mut linker = Linker::<u64>::new(&engine);
     /// linker.func_named("charge", |c: &mut Caller<'_, u64>, amount: u32| *c.host() += u64::from(amount))?;
     /// let host = linker.describe::<Request>()?;
@@ -497,18 +497,16 @@ impl HostInterface {
         Ok(out)
     }
 
-    /// Sets the described limits in an engine's configuration.
-    pub fn configure(&self, config: &mut Config) {
+    /// Returns an engine's configuration with the described limits.
+    pub fn configure(&self, config: Config) -> Config {
         let HostLimits { steps, states, memory, fuel, frame_bytes, object_memory, budget, contained } = self.limits;
         let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        config.limits.steps = steps;
-        config.limits.states = size(states);
-        config.limits.memory = size(memory);
-        config.limits.fuel = fuel;
-        config.frame_bytes = frame_bytes;
-        config.object_memory_limit = object_memory;
-        config.budget = budget;
-        config.contained = contained;
+        config
+            .limits(|limits| limits.steps(steps).states(size(states)).memory(size(memory)).fuel(fuel))
+            .frame_bytes(frame_bytes)
+            .object_memory_limit(object_memory)
+            .budget(budget)
+            .contained(contained)
     }
 }
 
@@ -885,7 +883,7 @@ impl HostInterface {
     /// # struct Request {
     /// #     client: u32,
     /// # }
-    /// let engine = Engine::new(Config::default())?;
+    /// let engine = Engine::new(Config::new())?;
     /// let quota = engine.create_map(MapDef::new("quota", MapType::Hash, 4, 8, 1024))?;
     /// let host = Linker::<()>::new(&engine).describe::<Request>()?.offer(&quota)?;
     /// assert_eq!(host.maps[0].map_type, "hash");

@@ -68,9 +68,7 @@ impl HostFeatures {
         H: 'static,
     {
         let HostFeatures { hybrid, privileged, sleepable } = self;
-        let loader = if hybrid { loader.hybrid() } else { loader };
-        let loader = if privileged { loader.privileged() } else { loader };
-        if sleepable { loader.sleepable(true) } else { loader }
+        loader.hybrid(hybrid).privileged(privileged).sleepable(sleepable)
     }
 }
 

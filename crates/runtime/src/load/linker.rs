@@ -35,7 +35,7 @@ pub fn helper_name(id: u32) -> Option<String> {
 /// ```
 /// use bpf_runtime::{Caller, Config, Engine, HelperError, Linker};
 ///
-/// let engine = Engine::new(Config::default())?;
+/// let engine = Engine::new(Config::new())?;
 /// let mut linker = Linker::<Vec<u64>>::new(&engine);
 /// linker.func_named("emit", |c: &mut Caller<'_, Vec<u64>>, value: u64| -> Result<(), HelperError> {
 ///     c.host().push(value);
@@ -135,7 +135,7 @@ impl<H: 'static> Linker<H> {
     /// ```
     /// use bpf_runtime::{Caller, Config, Engine, Linker, Raw, isa::assemble};
     ///
-    /// let mut linker = Linker::<Vec<String>>::new(&Engine::new(Config::default())?);
+    /// let mut linker = Linker::<Vec<String>>::new(&Engine::new(Config::new())?);
     /// linker.know_callers(true).func(1001, "sign", |c: &mut Caller<'_, Vec<String>>| {
     ///     let name = c.program().map(str::to_owned);
     ///     c.host().extend(name);
@@ -159,7 +159,7 @@ impl<H: 'static> Linker<H> {
     ///
     /// ```
     /// # use bpf_runtime::{Caller, Config, Engine, Linker};
-    /// # let engine = Engine::new(Config::default())?;
+    /// # let engine = Engine::new(Config::new())?;
     /// let mut linker = Linker::<Vec<u64>>::new(&engine);
     /// linker.func_named("emit", |caller: &mut Caller<'_, Vec<u64>>, value: u64| -> u64 {
     ///     caller.host().push(value);
@@ -223,7 +223,7 @@ impl<H: 'static> Linker<H> {
     /// ```
     /// use bpf_runtime::{AsyncCaller, Config, Engine, Linker, OwnedBytes, Raw, isa::assemble};
     ///
-    /// let mut linker = Linker::<Vec<u8>>::new(&Engine::new(Config::default())?);
+    /// let mut linker = Linker::<Vec<u8>>::new(&Engine::new(Config::new())?);
     /// linker.func_named_async("fetch", async |mut c: AsyncCaller<'_, Vec<u8>>, key: OwnedBytes| -> u64 {
     ///     std::future::ready(()).await;
     ///     c.host().extend_from_slice(&key);
@@ -248,7 +248,7 @@ impl<H: 'static> Linker<H> {
     /// ```
     /// use bpf_runtime::{AsyncCaller, Config, Engine, Linker, OwnedBytes, Raw, isa::assemble};
     ///
-    /// let mut linker = Linker::<Vec<u8>>::new(&Engine::new(Config::default())?);
+    /// let mut linker = Linker::<Vec<u8>>::new(&Engine::new(Config::new())?);
     /// linker.func_async(1001, "fetch", async |mut c: AsyncCaller<'_, Vec<u8>>, key: OwnedBytes| -> u64 {
     ///     std::future::ready(()).await;
     ///     c.host().extend_from_slice(&key);

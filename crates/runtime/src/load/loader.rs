@@ -90,6 +90,10 @@ impl<H: 'static> Linker<H> {
 
 /// The options of a load: which programs are loaded, and what their safety rests on. Made by [`Linker::loader`].
 ///
+/// Each switch takes a `bool`, so that a value of the host's own configuration decides in one expression, and a load
+/// can turn off what its engine turns on. Of [`hybrid`](Loader::hybrid), [`interpreted`](Loader::interpreted) and
+/// [`unverified`](Loader::unverified), the one that was turned on last holds.
+///
 /// ```no_run
 /// # use bpf_runtime::{*, isa::assemble};
 /// # fn f(linker: &Linker<()>, object: &Object, maps: MapSet) -> Result<(), LoadError> {
@@ -116,7 +120,7 @@ impl<C, H> fmt::Debug for Loader<'_, C, H> {
 }
 
 impl<C: Context, H: 'static> Loader<'_, C, H> {
-    /// Verifies, and checks at run time instead of refusing the program where only an offset or the end of a loop is
+    /// Sets whether a program is checked at run time instead of refused where only an offset or the end of a loop is
     /// not proven: a load or store at an unproven offset into a region of the context or into global data is compared
     /// with the bounds of that region, and a program that is not proven to end runs with a budget
     /// ([`crate::Config::budget`], else [`crate::Config::hybrid_budget`]). Types, the stack and map elements are always
@@ -128,24 +132,24 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, RunError, isa::assemble};
     ///
-    /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
+    /// let linker = Linker::<()>::new(&Engine::new(Config::new())?);
     /// // The byte that the first byte names: nothing says that there is one.
     /// let insns = assemble("r2 = *(u8 *)(r1 + 0)\nr1 += r2\nr0 = *(u8 *)(r1 + 0)\nexit")?;
     /// assert!(linker.loader::<Raw>().insns("proven", insns.clone()).is_err());
     ///
-    /// let checked = linker.loader::<Raw>().hybrid().insns("checked", insns)?;
+    /// let checked = linker.loader::<Raw>().hybrid(true).insns("checked", insns)?;
     /// assert_eq!(checked.run_on(&mut [2, 0, 7])?, 7);
     /// assert!(matches!(checked.run_on(&mut [3, 0, 7]), Err(RunError::Access { .. })));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn hybrid(mut self) -> Self {
-        self.how.trust = Trust::Hybrid;
-        self
+    pub fn hybrid(self, hybrid: bool) -> Self {
+        self.trust(Trust::Hybrid, hybrid)
     }
 
-    /// Verifies as the kernel does for root: the program may store pointers in maps, in the packet and in the context,
-    /// subtract and compare any two, return them, and pass them to helpers as numbers; it may read stack that it has
-    /// not written. A pointer that was stored outside of the stack is read back as an unknown number.
+    /// Sets whether programs are verified as the kernel does for root: such a program may store pointers in maps, in
+    /// the packet and in the context, subtract and compare any two, return them, and pass them to helpers as numbers;
+    /// it may read stack that it has not written. A pointer that was stored outside of the stack is read back as an
+    /// unknown number.
     ///
     /// Memory is as safe as without: every access is proven, and no number becomes a pointer. But the program can read
     /// addresses of the host, which address-space randomisation hides, and can pass them to readers of its maps. Use it
@@ -154,43 +158,44 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, isa::assemble};
     ///
-    /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
+    /// let linker = Linker::<()>::new(&Engine::new(Config::new())?);
     /// let insns = assemble("r0 = r1\nexit")?;
     /// assert!(linker.loader::<Raw>().insns("own", insns.clone()).is_err());
     ///
-    /// let own = linker.loader::<Raw>().privileged().insns("own", insns)?;
+    /// let own = linker.loader::<Raw>().privileged(true).insns("own", insns)?;
     /// let mut buffer = [0; 8];
     /// assert_eq!(own.run_on(&mut buffer)?, buffer.as_ptr() as u64);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn privileged(mut self) -> Self {
-        self.how.privileged = true;
+    pub fn privileged(mut self, privileged: bool) -> Self {
+        self.how.privileged = privileged;
         self
     }
 
-    /// Verifies, and bounds each access once more in the code: for programs of strangers, where neither a mistake of
-    /// the verifier nor a mispredicted branch may reach memory outside of the program's own.
+    /// Sets whether the code bounds each access once more, beside its verification: for programs of strangers, where
+    /// neither a mistake of the verifier nor a mispredicted branch may reach memory outside of the program's own.
     ///
     /// An access at an offset that is not a constant, or of memory whose length is known only when the program runs, is
     /// made at an address that a selection (never a branch) has put inside the object that its pointer names; an access
     /// outside of the object is redirected to memory of the program's own that nothing else uses. Loops and calls count
     /// a budget ([`crate::Config::budget`], else [`crate::Config::hybrid_budget`]), whatever was proven. The code is
-    /// always compiled at [`OptLevel::Speed`]. A program with a pointer whose object is not known without the proofs,
-    /// or a call that cannot be bounded, is refused ([`LoadError::Uncontained`]). The page "Tenants that do not trust
-    /// each other" of the book lists these cases, and the threats that are covered. The interpreter checks every access
+    /// always compiled at [`OptLevel::Speed`]. [`crate::Config::contained`] by default; `false` is for programs of the
+    /// host's own in a contained engine. A program with a pointer whose object is not known without the proofs, or a
+    /// call that cannot be bounded, is refused ([`LoadError::Uncontained`]). The page "Tenants that do not trust each
+    /// other" of the book lists these cases, and the threats that are covered. The interpreter checks every access
     /// anyway; there, only the refusals and the budget apply.
     ///
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, isa::assemble};
     ///
-    /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
+    /// let linker = Linker::<()>::new(&Engine::new(Config::new())?);
     /// let insns = assemble("r0 = 0\nif r2 < 8 goto +1\nr0 = *(u64 *)(r1 + 0)\nexit")?;
-    /// let program = linker.loader::<Raw>().contained().insns("stranger", insns)?;
+    /// let program = linker.loader::<Raw>().contained(true).insns("stranger", insns)?;
     /// assert_eq!(program.run_on(&mut [1, 0, 0, 0, 0, 0, 0, 0])?, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn contained(mut self) -> Self {
-        self.how.contained = true;
+    pub fn contained(mut self, contained: bool) -> Self {
+        self.how.contained = contained;
         self
     }
 
@@ -214,19 +219,28 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
-    /// Loads without verification and runs in the interpreter, which checks every memory access. Safe for any program.
-    pub fn interpreted(mut self) -> Self {
-        self.how.trust = Trust::Interpreter;
-        self
+    /// Sets whether programs are loaded without verification and run in the interpreter, which checks every memory
+    /// access. Safe for any program.
+    pub fn interpreted(self, interpreted: bool) -> Self {
+        self.trust(Trust::Interpreter, interpreted)
     }
 
-    /// Loads without verification and runs in the engine's mode.
+    /// Sets whether programs are loaded without verification and run in the engine's mode.
     ///
     /// # Safety
     /// With [`Mode::Jit`](crate::Mode::Jit), every run of the programs must stay inside the memory it was given, end,
     /// and call helpers and host functions with valid arguments, as the verifier would have proven.
-    pub unsafe fn unverified(mut self) -> Self {
-        self.how.trust = Trust::Caller;
+    pub unsafe fn unverified(self, unverified: bool) -> Self {
+        self.trust(Trust::Caller, unverified)
+    }
+
+    /// Sets who answers for the safety of the programs, or leaves that to the verifier again.
+    fn trust(mut self, trust: Trust, on: bool) -> Self {
+        if on {
+            self.how.trust = trust;
+        } else if self.how.trust == trust {
+            self.how.trust = Trust::Verifier;
+        }
         self
     }
 
@@ -236,7 +250,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, OptLevel, Raw, isa::assemble};
     ///
-    /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
+    /// let linker = Linker::<()>::new(&Engine::new(Config::new())?);
     /// let once = linker.loader::<Raw>().opt_level(OptLevel::None).insns("once", assemble("r0 = 42\nexit")?)?;
     /// assert_eq!(once.run_on(&mut [])?, 42);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -254,10 +268,10 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, RunError, isa::assemble};
     ///
-    /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
+    /// let linker = Linker::<()>::new(&Engine::new(Config::new())?);
     /// // Goes round as often as the context is long.
     /// let insns = assemble("r0 = 0\nr0 += 1\nif r0 < r2 goto -2\nexit")?;
-    /// let rounds = linker.loader::<Raw>().hybrid().budget(100).insns("rounds", insns)?;
+    /// let rounds = linker.loader::<Raw>().hybrid(true).budget(100).insns("rounds", insns)?;
     /// assert_eq!(rounds.run_on(&mut [0; 100])?, 100);
     /// assert!(matches!(rounds.run_on(&mut [0; 1000]), Err(RunError::Budget { .. })));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -274,7 +288,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
-    /// Whether these programs may sleep: call functions of [`Linker::func_async`], at which a run gives its thread
+    /// Sets whether these programs may sleep: call functions of [`Linker::func_async`], at which a run gives its thread
     /// away. They are run by [`Program::run_async`] and by nothing else: [`crate::RunError::Sleepable`]. In an object,
     /// programs that call such a function and lie in a section whose name, up to its first `/`, ends with `.s` are
     /// sleepable, too (`uprobe.s/...`, as libbpf has it).
@@ -289,8 +303,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
-    /// Whether these programs may yield, which makes them sleepable, too: a run under [`RunLimits::yield_every`] that
-    /// computes for long gives its thread to others, and goes on later. For the verifier such a program may sleep
+    /// Sets whether these programs may yield, which makes them sleepable, too: a run under [`RunLimits::yield_every`]
+    /// that computes for long gives its thread to others, and goes on later. For the verifier such a program may sleep
     /// wherever one of its loops begins a round: pointers that do not outlast a call that may sleep end there. It does
     /// not yield while it holds a lock, a record, a reference or an iterator over bits, between `bpf_rcu_read_lock` and
     /// `bpf_rcu_read_unlock`, in a callback, or in a global function. Its work is counted, as with [`Loader::budget`].
@@ -311,11 +325,11 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
-    /// Assumes that objects were compiled against the host's version of the context's structure. Needed for objects
-    /// without type information (compiled without `-g`) that access the context ([`LoadError::ContextUntyped`]). No
-    /// effect for the kernel's contexts, whose structures are fixed.
-    pub fn assume_layout(mut self) -> Self {
-        self.own_struct = None;
+    /// Sets whether objects are taken to be compiled against the host's version of the context's structure. Needed for
+    /// objects without type information (compiled without `-g`) that access the context
+    /// ([`LoadError::ContextUntyped`]). No effect for the kernel's contexts, whose structures are fixed.
+    pub fn assume_layout(mut self, assume: bool) -> Self {
+        self.own_struct = if assume { None } else { Some(C::own_struct) };
         self
     }
 
@@ -347,7 +361,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, isa::assemble, maps::{Map, MapDef, MapType}};
     ///
-    /// let engine = Engine::new(Config::default())?;
+    /// let engine = Engine::new(Config::new())?;
     /// let linker = Linker::<()>::new(&engine);
     /// let counter = engine.create_map(MapDef::new("counter", MapType::Array, 4, 8, 1))?;
     /// let insns = assemble("r1 = map[fd:0][0]+0\nr0 = *(u64 *)(r1 + 0)\nr0 += 1\n*(u64 *)(r1 + 0) = r0\nexit")?;
@@ -374,7 +388,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw};
     ///
-    /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
+    /// let linker = Linker::<()>::new(&Engine::new(Config::new())?);
     /// // r0 = 7; exit
     /// let code = [0xb7, 0, 0, 0, 7, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
     /// assert_eq!(linker.loader::<Raw>().bytes("seven", &code)?.run_on(&mut [])?, 7);

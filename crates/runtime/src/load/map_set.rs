@@ -686,12 +686,12 @@ fn definition(
 ) -> Result<bpf_maps::MapDef, MapError> {
     let map_type = implemented_type(map.map_type.0)?;
     let (key_size, value_size, max_entries) = normalised(map_type, map, slots);
-    let mut def = bpf_maps::MapDef::new(&map.name, map_type, key_size, value_size, max_entries).with_flags(map.flags);
+    let mut def = bpf_maps::MapDef::new(&map.name, map_type, key_size, value_size, max_entries).flags(map.flags);
     def.map_extra = map.map_extra;
     // Without its flag the field means nothing, to the kernel and here.
     def.numa_node = map.numa_node.filter(|_| map.flags & bpf_uapi::flags::create::NUMA_NODE != 0);
     if let Some(inner) = &map.inner {
-        def = def.with_inner(definition(owned, object, inner, slots)?);
+        def = def.inner(definition(owned, object, inner, slots)?);
     }
     if let (Some(btf), Some(value)) = (object.btf(), map.value_type) {
         def.spin_lock = field_offset(btf, value, "bpf_spin_lock");
@@ -711,7 +711,7 @@ fn definition(
         }
         let types = owned.value(map);
         if !types.is_empty() {
-            def = def.with_owned(types);
+            def = def.owned(types);
         }
     }
     if let Some(btf) = object.btf() {

@@ -268,13 +268,13 @@ fn get_def(from: &mut Reader<'_>, depth: Depth) -> Option<MapDef> {
     let [numa_node, spin_lock, timer, work] = [(); 4].map(|()| Option::get(from));
     let (resilient_lock, key_kind, value_kind): (bool, Option<usize>, Option<usize>) = Wire::get(from)?;
     let kind = |kind: Option<usize>| kind.and_then(|kind| KINDS.get(kind).copied());
-    let mut def = MapDef::new(&name, MapType::from_number(map_type)?, key?, value?, entries?).with_flags(flags?);
+    let mut def = MapDef::new(&name, MapType::from_number(map_type)?, key?, value?, entries?).flags(flags?);
     (def.map_extra, def.numa_node, def.spin_lock) = (map_extra, numa_node?, spin_lock?);
     (def.timer, def.work, def.resilient_lock) = (timer?, work?, resilient_lock);
     (def.key_kind, def.value_kind) = (kind(key_kind), kind(value_kind));
     def = match (bool::get(from)?, depth) {
         (false, _) => def,
-        (true, Depth::Outer) => def.with_inner(get_def(from, Depth::Inner)?),
+        (true, Depth::Outer) => def.inner(get_def(from, Depth::Inner)?),
         (true, Depth::Inner) => return None,
     };
     Some(def)
@@ -554,7 +554,7 @@ mod tests {
 
     fn damage<C: Context>(object: &[u8]) {
         const BODY: usize = MAGIC.len() + size_of::<Header>();
-        let engine = Engine::new(crate::Config::default()).unwrap();
+        let engine = Engine::new(crate::Config::new()).unwrap();
         let linker = Linker::<()>::new(&engine);
         let read = |mut bytes: Vec<u8>| {
             let body = checksum(&bytes[BODY..]);

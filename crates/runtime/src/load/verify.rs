@@ -442,8 +442,8 @@ mod tests {
     #[test]
     fn inner_arrays_of_any_length_promise_one_element() {
         for (flags, promised) in [(0, 8), (flags::INNER_MAP, 1)] {
-            let inner = bpf_maps::MapDef::new("inner", MapType::Array, 4, 8, 8).with_flags(flags);
-            let outer = bpf_maps::MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 2).with_inner(inner);
+            let inner = bpf_maps::MapDef::new("inner", MapType::Array, 4, 8, 8).flags(flags);
+            let outer = bpf_maps::MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 2).inner(inner);
             assert_eq!(known_data_map(&outer, &mut Types::default()).inner.unwrap().max_entries, promised);
         }
     }

@@ -221,8 +221,8 @@ mod tests {
     /// test.
     fn engine() -> Engine {
         let tick = std::time::Duration::from_secs(1);
-        let mut config = Config { opt_level: OptLevel::Tiered, tick, ..Config::default() };
-        (config.packs.first_pack_size, config.packs.pack_size) = (1 << 16, 1 << 16);
+        let mut config = Config { opt_level: OptLevel::Tiered, tick, ..Config::new() };
+        config = config.packs(|packs| packs.first_pack_size(1 << 16).pack_size(1 << 16));
         Engine::new(config).unwrap()
     }
 
@@ -230,7 +230,7 @@ mod tests {
     fn load(linker: &Linker<()>, adds: usize) -> Program<Raw, ()> {
         let text = format!("r0 = *(u64 *)(r1 + 0)\n{}exit", "r2 = r0\nr2 *= r0\nr0 ^= r2\n".repeat(adds));
         // SAFETY: each run of it has a context of eight bytes.
-        unsafe { linker.loader::<Raw>().unverified() }.insns("often", assemble(&text).unwrap()).unwrap()
+        unsafe { linker.loader::<Raw>().unverified(true) }.insns("often", assemble(&text).unwrap()).unwrap()
     }
 
     fn run(program: &Program<Raw, ()>) -> u64 {

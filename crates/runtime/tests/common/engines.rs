@@ -18,20 +18,17 @@ pub(crate) fn modes() -> Vec<Execution> {
 
 /// The configuration of this way.
 pub(crate) fn config(way: Execution) -> Config {
-    let mut config = Config::default();
-    config.mode = way.mode;
-    config.opt_level = way.opt_level;
+    let config = Config::new().mode(way.mode).opt_level(way.opt_level);
     config
 }
 
 /// An engine of this way, configured otherwise by `adjust`.
-pub(crate) fn engine(way: Execution, adjust: impl FnOnce(&mut Config)) -> Engine {
-    let mut config = config(way);
-    adjust(&mut config);
+pub(crate) fn engine(way: Execution, adjust: impl FnOnce(Config) -> Config) -> Engine {
+    let config = adjust(config(way));
     Engine::new(config).unwrap()
 }
 
 /// An engine of each.
-pub(crate) fn engines(adjust: impl Fn(&mut Config)) -> Vec<Engine> {
+pub(crate) fn engines(adjust: impl Fn(Config) -> Config) -> Vec<Engine> {
     modes().into_iter().map(|way| engine(way, &adjust)).collect()
 }

@@ -35,13 +35,13 @@ pub(crate) fn fixtures() -> Vec<Fixture> {
 
 /// A fixture of its own, by its name.
 pub(crate) fn fixture(name: &'static str) -> Fixture {
-    let mut config = Config::default();
-    config.mode = if name == "interpreter" { Mode::Interpreter } else { Mode::Jit };
-    config.direct_tail_calls = matches!(name, "jit" | "jit, no optimisation");
+    let mut config = Config::new()
+        .mode(if name == "interpreter" { Mode::Interpreter } else { Mode::Jit })
+        .direct_tail_calls(matches!(name, "jit" | "jit, no optimisation"));
     if name == "jit, no optimisation" {
-        config.opt_level = OptLevel::None;
+        config = config.opt_level(OptLevel::None);
     }
-    config.hardening.retpolines = name == "jit, retpolines";
+    config = config.hardening(|hardening| hardening.retpolines(name == "jit, retpolines"));
     let engine = Engine::new(config).unwrap();
     let mut linker = Linker::new(&engine);
     let echo = |c: &mut Caller<'_, u64>, value: u64| {
@@ -65,7 +65,7 @@ impl Fixture {
     pub(crate) fn load(&self, name: &str, text: &str, arrays: &[&Array]) -> Prog {
         let insns = assemble(text).unwrap_or_else(|e| panic!("{e} in\n{text}"));
         // SAFETY: the tests' programs stay inside their context and stack, and end.
-        unsafe { self.linker.loader().unverified() }.prog_arrays(arrays).insns(name, insns).unwrap()
+        unsafe { self.linker.loader().unverified(true) }.prog_arrays(arrays).insns(name, insns).unwrap()
     }
 
     /// Runs a program on these words; returns r0 and what became of them.

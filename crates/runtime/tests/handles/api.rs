@@ -19,7 +19,7 @@ fn load(engine: &Engine, object: &Object, maps: MapSet) -> Instance {
 
 #[test]
 fn a_host_without_state_names_none() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker: Linker = Linker::new(&engine);
         let length: Program<Raw> = linker.loader().insns("length", assemble("r0 = r2\nexit").unwrap()).unwrap();
         let hook: Hook<Raw> = Hook::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
@@ -30,7 +30,7 @@ fn a_host_without_state_names_none() {
 
 #[test]
 fn a_name_that_is_not_there_is_told_with_those_that_are() {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let object = Object::parse(INSTANCES).unwrap();
     let set = || MapSet::for_object(&engine, &object).unwrap();
     let instance = load(&engine, &object, set());
@@ -60,7 +60,7 @@ fn counted(instance: &Instance) -> (u64, u64) {
 
 #[test]
 fn a_new_version_takes_over_the_maps_that_both_have() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let object = Object::parse(INSTANCES).unwrap();
         let set = || MapSet::for_object(&engine, &object).unwrap();
         let old = load(&engine, &object, set());
@@ -82,8 +82,7 @@ fn a_new_version_takes_over_the_maps_that_both_have() {
 
 #[test]
 fn a_map_of_no_object_is_made_by_the_engine() {
-    let mut config = Config::default();
-    config.memory_limit = 1 << 20;
+    let config = Config::new().memory_limit(1 << 20);
     let engine = Engine::new(config).unwrap();
     let map: Map = engine.create_map(MapDef::new("quota", MapType::Hash, 4, 8, 16)).unwrap();
     map.update(&[1; 4], &[2; 8], 0).unwrap();
@@ -93,7 +92,7 @@ fn a_map_of_no_object_is_made_by_the_engine() {
 
 #[test]
 fn errors_of_runs_have_a_kind_and_a_place() {
-    for engine in engines(|config| (config.budget, config.interruptible) = (Some(1000), true)) {
+    for engine in engines(|config| config.budget(1000).interruptible(true)) {
         let mut linker: Linker = Linker::new(&engine);
         let fails = |_: &mut Caller<'_, ()>| -> Result<u64, HelperError> { Err(HelperError::new("no")) };
         linker.func(1001, "fails", fails).unwrap();

@@ -39,7 +39,7 @@ fn every_program_is_reached_whether_attached_or_not() {
     for f in &fixtures() {
         let programs: Vec<Prog> = (0..70).map(|i| number(f, i)).collect();
         for (attached, limit) in [(0, 48), (1, 48), (2, 48), (16, 48), (48, 48), (60, 48), (64, 64), (5, 2), (3, 0)] {
-            let options = DispatcherOptions::default().with_limit(limit).with_align(attached % 2 == 0);
+            let options = DispatcherOptions::new().limit(limit).align(attached % 2 == 0);
             let dispatcher = TestDispatcher::with_options(&f.engine, options).unwrap();
             let seed = &mut 9;
             for program in programs.iter().skip(3).take(attached) {
@@ -94,7 +94,7 @@ fn attaching_twice_shares_an_entry() {
 fn hits_decide_who_is_direct() {
     for f in fixtures().iter().filter(|f| f.is_jit()) {
         let programs: Vec<Prog> = (0..10).map(|i| number(f, i)).collect();
-        let dispatcher = TestDispatcher::with_options(&f.engine, DispatcherOptions::default().with_limit(1)).unwrap();
+        let dispatcher = TestDispatcher::with_options(&f.engine, DispatcherOptions::new().limit(1)).unwrap();
         for program in &programs {
             dispatcher.attach(program).unwrap();
         }
@@ -194,7 +194,7 @@ fn tail_calls_leave_from_a_dispatched_program() {
 fn changes_under_running_threads() {
     let changes = if std::env::var_os("BPF_SOAK").is_some() { 1_000_000 } else { 10_000 };
     for f in &fixtures() {
-        let dispatcher = TestDispatcher::with_options(&f.engine, DispatcherOptions::default().with_limit(5)).unwrap();
+        let dispatcher = TestDispatcher::with_options(&f.engine, DispatcherOptions::new().limit(5)).unwrap();
         let stable: Vec<Prog> = (0..8).map(|i| number(f, i)).collect();
         let (done, calls) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {

@@ -66,7 +66,7 @@ fn a_drop_may_change_what_let_go_of_it() {
     for f in &fixtures() {
         let mut def = MapDef::new("inner", MapType::Array, 4, 8, 1);
         let inner = Map::create(def.clone(), f.engine.domain()).unwrap();
-        def = MapDef::new("outer", MapType::HashOfMaps, 4, 4, 8).with_inner(def);
+        def = MapDef::new("outer", MapType::HashOfMaps, 4, 4, 8).inner(def);
         let places = Arc::new(Places {
             hook: Hook::new(&f.engine, HookPolicy::RunAll { result: 0 }).unwrap(),
             dispatcher: Dispatcher::new(&f.engine).unwrap(),
@@ -128,7 +128,7 @@ fn a_drop_may_look_at_the_dispatcher_that_refuses_a_program() {
         let victim: Prog = linker.loader().insns("victim", insns).unwrap();
         let other = f.load("other", "r0 = 0\nexit", &[]);
         let memory = f.engine.domain().memory();
-        let taken = memory.reserve(f.engine.config().memory_limit - memory.used()).unwrap();
+        let taken = memory.reserve(f.engine.config().get_memory_limit() - memory.used()).unwrap();
         let mut host = 0;
         let runner = other.runner(&mut host).unwrap();
         drop((victim, linker));

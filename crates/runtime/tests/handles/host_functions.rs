@@ -70,7 +70,7 @@ fn load(linker: &Linker<Log>, maps: &[&Map], text: &str) -> [Program<Raw, Log>; 
     let insns = || assemble(text).unwrap_or_else(|e| panic!("{e} in {text}"));
     let verified = linker.loader::<Raw>().maps(maps).insns("test", insns());
     let verified = verified.unwrap_or_else(|e| panic!("{e}"));
-    [verified, linker.loader::<Raw>().maps(maps).interpreted().insns("test", insns()).unwrap()]
+    [verified, linker.loader::<Raw>().maps(maps).interpreted(true).insns("test", insns()).unwrap()]
 }
 
 /// The verifier refuses the text with this message, and a checked run ends at run time.
@@ -81,7 +81,7 @@ fn refused(engine: &Engine, maps: &[&Map], text: &str, message: &str) {
         Err(LoadError::Verifier { source, .. }) => assert!(source.to_string().contains(message), "{source}"),
         other => panic!("{text}: {other:?}"),
     }
-    let program = linker.loader::<Raw>().maps(maps).interpreted().insns("test", insns()).unwrap();
+    let program = linker.loader::<Raw>().maps(maps).interpreted(true).insns("test", insns()).unwrap();
     let mut log = Log::new();
     let result = program.run(&mut log, &mut [0; 64]);
     let failed = matches!(result, Err(RunError::Access { .. } | RunError::Host { .. }));
@@ -91,7 +91,7 @@ fn refused(engine: &Engine, maps: &[&Map], text: &str, message: &str) {
 
 #[test]
 fn slices_are_the_programs_stack_and_packet() {
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let linker = linker(&engine);
         let text = "r6 = r1; if r2 < 16 goto out; r1 = 0x0807060504030201 ll; *(u64 *)(r10 - 8) = r1; \
                     r1 = r10; r1 += -6; r2 = 3; call 1001; r7 = r0; \
@@ -110,7 +110,7 @@ fn slices_are_the_programs_stack_and_packet() {
 
 #[test]
 fn a_written_slice_overlaps_nothing() {
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let init = "r1 = 0; *(u64 *)(r10 - 8) = r1; *(u64 *)(r10 - 16) = r1;";
         let call = |to: i32, n: u32, from: i32, m: u32| {
             format!("{init} r1 = r10; r1 += {to}; r2 = {n}; r3 = r10; r3 += {from}; r4 = {m}; call 1002; exit")
@@ -129,7 +129,7 @@ fn a_written_slice_overlaps_nothing() {
 
 #[test]
 fn memory_must_be_the_runs_own_initialised_and_aligned() {
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let map = Map::create(MapDef::new("m", MapType::Array, 4, 16, 1), engine.domain()).unwrap();
         // A map value is shared with other threads: no slice, no reference.
         let value = "r1 = map[fd:0][0]+0; r2 = 16; call 1001; exit";
@@ -145,7 +145,7 @@ fn memory_must_be_the_runs_own_initialised_and_aligned() {
         refused(&engine, &[], &format!("{words} r1 += -20; call 1003; r0 = 0; exit"), "not proven to be aligned");
     }
     // Only the verifier knows what was written.
-    let engine = &engines(|_| {})[0];
+    let engine = &engines(|config| config)[0];
     let insns = assemble("r1 = r10; r1 += -8; r2 = 8; call 1001; exit").unwrap();
     let error = linker(engine).loader::<Raw>().insns("test", insns).unwrap_err();
     assert!(error.to_string().contains("was never written"), "{error}");
@@ -153,7 +153,7 @@ fn memory_must_be_the_runs_own_initialised_and_aligned() {
 
 #[test]
 fn references_are_made_of_plain_memory() {
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let linker = linker(&engine);
         let text = "r6 = r1; r1 = 5; *(u64 *)(r10 - 16) = r1; r1 = 9; *(u64 *)(r10 - 8) = r1; r1 = r10; r1 += -16; \
                     call 1003; r0 = *(u64 *)(r10 - 16); r0 <<= 8; r1 = *(u64 *)(r10 - 8); r0 |= r1; exit";
@@ -171,7 +171,7 @@ fn references_are_made_of_plain_memory() {
 
 #[test]
 fn null_is_none() {
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let linker = linker(&engine);
         for program in load(&linker, &[], "r1 = 0; r2 = 0; r3 = 0; call 1007; exit") {
             assert_eq!(program.run(&mut Log::new(), &mut []).unwrap(), 107);
@@ -189,7 +189,7 @@ fn null_is_none() {
 
 #[test]
 fn map_values_come_as_shared_bytes() {
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let linker = linker(&engine);
         let map = Map::create(MapDef::new("m", MapType::Array, 4, 16, 1), engine.domain()).unwrap();
         let text = "r1 = map[fd:0][0]+0; r2 = 12; call 1005; r6 = r0; \
@@ -209,7 +209,7 @@ fn map_values_come_as_shared_bytes() {
 
 #[test]
 fn results_are_bounded_by_their_type() {
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let linker = linker(&engine);
         // A `u8` indexes 256 bytes without a comparison.
         let text = "r6 = r1; if r2 < 256 goto out; r1 = 0x1ff; call 1008; r6 += r0; r0 = *(u8 *)(r6 + 0); exit; \
@@ -229,7 +229,7 @@ struct Lender {
 
 #[test]
 fn returned_memory_stays_for_the_run() {
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let map = || {
             let map = Map::create(MapDef::new("m", MapType::Hash, 4, 8, 4), engine.domain()).unwrap();
             map.update(&3u32.to_ne_bytes(), &40u64.to_ne_bytes(), 0).unwrap();
@@ -255,7 +255,7 @@ fn returned_memory_stays_for_the_run() {
                     r1 = *(u64 *)(r7 + 0); *(u64 *)(r7 + 0) = r0; r0 += r1; exit; out: r0 = 0; exit";
         let insns = || assemble(text).unwrap();
         for program in
-            [linker.loader::<Raw>().insns("t", insns()), linker.loader::<Raw>().interpreted().insns("t", insns())]
+            [linker.loader::<Raw>().insns("t", insns()), linker.loader::<Raw>().interpreted(true).insns("t", insns())]
         {
             let region = Pinned::new(&engine, &Pair { a: 1, b: 2 });
             let mut host = Lender { region: Mutex::new(Some(region.clone())), map: Mutex::new(Some(map())) };
@@ -278,11 +278,11 @@ fn returned_memory_stays_for_the_run() {
 
 #[test]
 fn memory_of_another_engine_is_not_returned() {
-    let other = Engine::new(Config::default()).unwrap();
+    let other = Engine::new(Config::new()).unwrap();
     let foreign = Pinned::new(&other, &7u64);
     let map = Map::create(MapDef::new("m", MapType::Array, 4, 8, 4), other.domain()).unwrap();
     let foreign_map = PinnedMap::<u32, u64>::new(&map).unwrap();
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let mut linker = Linker::<()>::new(&engine);
         let (foreign, foreign_map) = (foreign.clone(), foreign_map.clone());
         linker
@@ -300,14 +300,14 @@ fn memory_of_another_engine_is_not_returned() {
 
 #[test]
 fn only_maps_that_fit_are_lent() {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let map = |def| Map::create(def, engine.domain()).unwrap();
     let new = |def| PinnedMap::<u32, u64>::new(&map(def)).map(drop).map_err(|e| e.to_string());
     assert_eq!(new(MapDef::new("m", MapType::PerCpuArray, 4, 8, 4)), Ok(()));
     assert!(new(MapDef::new("m", MapType::Array, 4, 16, 4)).unwrap_err().contains("8"));
     assert!(new(MapDef::new("m", MapType::Hash, 8, 8, 4)).unwrap_err().contains("key"));
     assert!(new(MapDef::new("m", MapType::Queue, 0, 8, 4)).unwrap_err().contains("found by key"));
-    let read_only = MapDef::new("m", MapType::Array, 4, 8, 4).with_flags(bpf_maps::flags::RDONLY_PROG);
+    let read_only = MapDef::new("m", MapType::Array, 4, 8, 4).flags(bpf_maps::flags::RDONLY_PROG);
     assert!(new(read_only).unwrap_err().contains("read and write"));
 }
 
@@ -321,7 +321,7 @@ fn a_function_may_run_panic_and_drop_while_it_holds_memory() {
     }
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let mut linker = Linker::<Nest>::new(&engine);
         linker
             .func(1001, "again", |c: &mut Caller<'_, Nest>, bytes: &mut [u8]| -> Result<u64, HelperError> {
@@ -377,8 +377,7 @@ fn results_arrive_as_wide_as_a_register() {
             .flat_map(|_| [OptLevel::None, OptLevel::Speed, OptLevel::Tiered].map(|level| (Mode::Jit, level))),
     );
     for (mode, level) in modes {
-        let mut config = Config::default();
-        (config.mode, config.opt_level) = (mode, level);
+        let config = Config::new().mode(mode).opt_level(level);
         let engine = Engine::new(config).unwrap();
         let mut linker = Linker::<i32>::new(&engine);
         linker
@@ -401,7 +400,7 @@ fn results_arrive_as_wide_as_a_register() {
                 let loader = match verified {
                     true => linker.loader::<Raw>(),
                     // SAFETY: the verifier accepts it.
-                    false => unsafe { linker.loader::<Raw>().unverified() },
+                    false => unsafe { linker.loader::<Raw>().unverified(true) },
                 };
                 loader.insns("test", insns).unwrap()
             };
@@ -430,7 +429,7 @@ type Known = (Option<String>, Option<String>, Option<String>, Option<u64>);
 #[test]
 fn a_function_knows_the_program_that_calls_it() {
     let logs = Object::parse(include_bytes!("../objects/logs.o")).unwrap();
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let kept = Arc::new(());
         let account = engine.account("group", 1 << 20);
         {

@@ -45,7 +45,7 @@ fn load(engine: &Engine, table: &str) -> Result<PolicyOps<()>, InterfaceError> {
 
 #[test]
 fn methods_run_programs_and_defaults() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let (full, small) = (load(&engine, "full").unwrap(), load(&engine, "small").unwrap());
         let mut conn = Conn { port: 7, seen: 0 };
         let mut host = ();
@@ -78,7 +78,7 @@ trait Matcher {
 
 #[test]
 fn methods_may_be_called_as_keywords_are() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let object = Object::parse(include_bytes!("../objects/policy.o")).expect("an object");
         let maps = MapSet::for_object(&engine, &object).expect("its maps");
         let ops = MatcherOps::load(Linker::<()>::new(&engine).loader(), &object, "keyword", maps).expect("a table");
@@ -121,7 +121,7 @@ fn a_result_that_its_type_does_not_have_is_an_error() {
         assert_eq!((error.kind(), error.origin().unwrap().program.as_str()), (RunErrorKind::Result, program));
         assert!(matches!(error, RunError::Result { value, .. } if value == wrong));
     };
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let object = Object::parse(include_bytes!("../objects/policy.o")).expect("an object");
         let load = |table| {
             let maps = MapSet::for_object(&engine, &object).expect("its maps");
@@ -148,7 +148,7 @@ fn a_result_that_its_type_does_not_have_is_an_error() {
 /// A method that returns nothing leaves an address in r0, which only its interface may run.
 #[test]
 fn a_method_without_a_result_is_run_by_its_interface_only() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let object = Object::parse(include_bytes!("../objects/policy.o")).expect("an object");
         let linker = Linker::<()>::new(&engine);
         let maps = || MapSet::for_object(&engine, &object).expect("its maps");
@@ -178,7 +178,7 @@ fn a_method_without_a_result_is_run_by_its_interface_only() {
         assert_eq!(results, [3, 0, -7i64 as u64]);
         // Without its interface it is loaded if r0 is a number, which it is not.
         let only = || linker.loader::<Conn>().only(&["mark"]);
-        if engine.config().mode == bpf_runtime::Mode::Jit {
+        if engine.config().get_mode() == bpf_runtime::Mode::Jit {
             refused(only().object(&object, maps()).map(drop), "mark");
             refused(only().compile(&object).map(drop), "mark");
         }
@@ -188,7 +188,7 @@ fn a_method_without_a_result_is_run_by_its_interface_only() {
 
 #[test]
 fn a_table_is_compiled_once_for_many_instances() {
-    for engine in engines(|config| config.metrics = true) {
+    for engine in engines(|config| config.metrics(true)) {
         let object = Object::parse(include_bytes!("../objects/policy.o")).expect("an object");
         let linker = Linker::<()>::new(&engine);
         let module = PolicyOps::compile(linker.loader(), &object, "full").expect("a module");
@@ -233,7 +233,7 @@ fn a_table_is_compiled_once_for_many_instances() {
 
 #[test]
 fn calls_end_by_their_limits() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let small = load(&engine, "small").unwrap();
         let mut conn = Conn { port: 7, seen: 0 };
         let far = RunLimits::new().deadline(engine.deadline_in(Duration::from_secs(3600)).unwrap());
@@ -259,7 +259,7 @@ fn calls_end_by_their_limits() {
 
 #[test]
 fn what_does_not_fit_is_refused() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let message = |table| load(&engine, table).expect_err("refused").to_string();
         assert_eq!(message("none"), "table `none` has no program for `pick`, which is not optional");
         assert_eq!(message("newer"), "table `newer` has a program in `later`, which the host does not know");
@@ -301,7 +301,7 @@ trait OtherJudge {
 
 #[test]
 fn an_enumeration_is_an_integer() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let object = Object::parse(include_bytes!("../objects/policy.o")).expect("an object");
         let linker = Linker::<()>::new(&engine);
         let maps = || MapSet::for_object(&engine, &object).expect("its maps");
@@ -349,7 +349,7 @@ mod other {
 
 #[test]
 fn another_layout_of_the_context_is_refused() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let object = Object::parse(include_bytes!("../objects/policy.o")).expect("an object");
         let load = |table| {
             let maps = MapSet::for_object(&engine, &object).expect("its maps");
@@ -367,7 +367,7 @@ fn another_layout_of_the_context_is_refused() {
 
 #[test]
 fn a_table_is_replaced_as_a_whole_under_traffic() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let (live, full, small) =
             (load(&engine, "full").unwrap(), load(&engine, "full").unwrap(), load(&engine, "small").unwrap());
         let done = AtomicBool::new(false);
@@ -396,8 +396,8 @@ fn a_table_is_replaced_as_a_whole_under_traffic() {
 
 #[test]
 fn a_table_of_another_engine_is_refused() {
-    let mut engines = engines(|_| ());
-    let (one, other) = (engines.remove(0), bpf_runtime::Engine::new(bpf_runtime::Config::default()).unwrap());
+    let mut engines = engines(|config| config);
+    let (one, other) = (engines.remove(0), bpf_runtime::Engine::new(bpf_runtime::Config::new()).unwrap());
     let (one, other) = (load(&one, "full").unwrap(), load(&other, "small").unwrap());
     assert!(matches!(one.replace(&other), Err(InterfaceError::OtherEngine(_))));
     assert_eq!(one.with(&mut ()).pick(&mut Conn { port: 6, seen: 0 }).unwrap(), 2);
@@ -412,8 +412,8 @@ fn an_empty_table_of_another_engine_is_refused() {
             Ok(5)
         }
     }
-    for engine in engines(|_| ()) {
-        let other = Engine::new(bpf_runtime::Config::default()).unwrap();
+    for engine in engines(|config| config) {
+        let other = Engine::new(bpf_runtime::Config::new()).unwrap();
         let load = |engine: &Engine| {
             let object = Object::parse(include_bytes!("../objects/policy.o")).unwrap();
             let maps = MapSet::for_object(engine, &object).unwrap();

@@ -16,7 +16,7 @@ struct Holder {
 #[test]
 fn a_program_drops_itself_in_a_host_function_and_runs_on() {
     for mode in modes() {
-        let engine = engine(mode, |_| {});
+        let engine = engine(mode, |config| config);
         let mut linker = Linker::<Holder>::new(&engine);
         linker
             .func(1001, "give_up", |c: &mut Caller<'_, Holder>| -> u64 {
@@ -30,7 +30,7 @@ fn a_program_drops_itself_in_a_host_function_and_runs_on() {
         let load = |name: &str, text: &str, arrays: &[&ProgArray<Raw, Holder>]| {
             let insns = assemble(text).unwrap();
             // SAFETY: the programs stay inside their memory and end.
-            unsafe { linker.loader().unverified() }.prog_arrays(arrays).insns(name, insns).unwrap()
+            unsafe { linker.loader().unverified(true) }.prog_arrays(arrays).insns(name, insns).unwrap()
         };
         for key in ["r3 = 0", "r3 = *(u8 *)(r1 + 0)"] {
             let array = ProgArray::<Raw, Holder>::create(&engine, "array", 1).unwrap();
@@ -100,7 +100,7 @@ fn a_program_is_replaced_and_dropped_under_the_threads_that_run_it() {
 #[test]
 fn another_thread_ends_a_run_at_a_loop_edge_or_a_call() {
     for mode in modes() {
-        let engine = engine(mode, |config| config.interruptible = true);
+        let engine = engine(mode, |config| config.interruptible(true));
         let mut linker = Linker::<()>::new(&engine);
         linker.func(1001, "one", |_: &mut Caller<'_, ()>| -> u64 { 1 }).unwrap();
         let edge = "a: goto a";
@@ -110,7 +110,7 @@ fn another_thread_ends_a_run_at_a_loop_edge_or_a_call() {
         for text in [edge, conditional, call] {
             // SAFETY: it touches no memory, and the interruption ends it.
             let program: Program<Raw, ()> =
-                unsafe { linker.loader().unverified() }.insns("endless", assemble(text).unwrap()).unwrap();
+                unsafe { linker.loader().unverified(true) }.insns("endless", assemble(text).unwrap()).unwrap();
             let ended = AtomicBool::new(false);
             let result = std::thread::scope(|scope| {
                 let run = scope.spawn(|| {
@@ -159,13 +159,13 @@ fn nest(engine: &Engine) -> Program<Raw, Nest> {
         .unwrap();
     let text = "r1 = *(u8 *)(r1 + 0)\nif r1 == 0 goto again\ncall 1001\nagain: goto again";
     // SAFETY: it reads the byte it is given, and an interruption ends it.
-    unsafe { linker.loader().unverified() }.insns("nest", assemble(text).unwrap()).unwrap()
+    unsafe { linker.loader().unverified(true) }.insns("nest", assemble(text).unwrap()).unwrap()
 }
 
 #[test]
 fn another_thread_ends_nested_runs_from_the_inside_out() {
     for mode in modes() {
-        let engine = engine(mode, |config| config.interruptible = true);
+        let engine = engine(mode, |config| config.interruptible(true));
         let program = nest(&engine);
         for depth in [0, 1, 3, 15] {
             let ended = AtomicBool::new(false);
@@ -195,7 +195,7 @@ fn another_thread_ends_nested_runs_from_the_inside_out() {
 #[test]
 fn an_interruption_reaches_runs_that_begin_inside_an_interrupted_one() {
     for mode in modes() {
-        let engine = engine(mode, |config| config.interruptible = true);
+        let engine = engine(mode, |config| config.interruptible(true));
         let program = nest(&engine);
         for depth in [1, 2, 9] {
             let interrupter = engine.clone();

@@ -11,8 +11,7 @@ use bpf_runtime::{
 };
 
 fn engine(memory: u64, object: u64) -> Engine {
-    let mut config = Config::default();
-    (config.memory_limit, config.object_memory_limit) = (memory, object);
+    let config = Config::new().memory_limit(memory).object_memory_limit(object);
     Engine::new(config).unwrap()
 }
 
@@ -33,15 +32,15 @@ const MIB: u64 = 1 << 20;
 
 #[test]
 fn more_slots_than_can_be_are_refused() {
-    let mut config = Config::default();
+    let mut config = Config::new();
     for asked in [u32::MAX, 65537] {
-        config.max_slots = asked;
+        config = config.max_slots(asked);
         let error = Engine::new(config.clone()).unwrap_err();
         assert!(matches!(error, EngineError::Slots { max: 65536, .. }), "{error}");
         assert!(error.to_string().contains(&asked.to_string()), "{error}");
     }
     // The most there can be: one map of each type and a run.
-    config.max_slots = 65536;
+    config = config.max_slots(65536);
     let engine = Engine::new(config).unwrap();
     assert_eq!(engine.domain().max_slots(), 65536);
     for &map_type in MapType::ALL {
@@ -56,13 +55,13 @@ fn more_slots_than_can_be_are_refused() {
         };
         let mut def = MapDef::new("m", map_type, key, value, entries);
         if map_type.is_map_of_maps() {
-            def = def.with_inner(MapDef::new("inner", MapType::Array, 4, 8, 1));
+            def = def.inner(MapDef::new("inner", MapType::Array, 4, 8, 1));
         }
         if map_type == MapType::Arena {
-            def = def.with_flags(flags::MMAPABLE);
+            def = def.flags(flags::MMAPABLE);
         }
         if matches!(map_type, MapType::LpmTrie | MapType::SkStorage | MapType::TaskStorage) {
-            def = def.with_flags(flags::NO_PREALLOC);
+            def = def.flags(flags::NO_PREALLOC);
         }
         // Per-CPU values of so many slots may exceed the limit, which is an error then.
         let made = Map::create(def, engine.domain());
@@ -156,7 +155,7 @@ fn code_takes_memory_like_maps() {
         Linker::<()>::new(engine).loader::<Raw>().opt_level(OptLevel::None).insns(name, code)
     };
     let none = engine(1000, MIB);
-    if none.config().mode == Mode::Interpreter {
+    if none.config().get_mode() == Mode::Interpreter {
         return; // Nothing is executable memory on this host.
     }
     let error = program(&none, "p").map(drop).unwrap_err();

@@ -11,19 +11,17 @@ use bpf_runtime::{
 
 const RUNS: u64 = 1000;
 
-fn engine(metrics: bool, change: impl FnOnce(&mut Config)) -> Engine {
-    let mut config = Config::default();
-    config.metrics = metrics;
-    change(&mut config);
+fn engine(metrics: bool, change: impl FnOnce(Config) -> Config) -> Engine {
+    let config = change(Config::new().metrics(metrics));
     Engine::new(config).expect("an engine")
 }
 
 /// Engines that count: by machine code of each level and by the interpreter.
 fn counting() -> Vec<(&'static str, Engine)> {
-    let mut engines = vec![("interpreter", engine(true, |config| config.mode = Mode::Interpreter))];
+    let mut engines = vec![("interpreter", engine(true, |config| config.mode(Mode::Interpreter)))];
     if Arch::HOST.is_some() {
-        engines.push(("none", engine(true, |config| config.opt_level = OptLevel::None)));
-        engines.push(("speed", engine(true, |config| config.opt_level = OptLevel::Speed)));
+        engines.push(("none", engine(true, |config| config.opt_level(OptLevel::None))));
+        engines.push(("speed", engine(true, |config| config.opt_level(OptLevel::Speed))));
     }
     engines
 }
@@ -68,7 +66,7 @@ fn a_loop_to_the_entry_is_one_run() {
         let text = "r0 += 1\nif r0 < 8 goto -2\nexit";
         let loader = Linker::<()>::new(&engine);
         // SAFETY: it accesses no memory and ends; r0 begins as 0.
-        let loader = unsafe { loader.loader::<Raw>().unverified() };
+        let loader = unsafe { loader.loader::<Raw>().unverified(true) };
         let rounds = loader.insns("rounds", assemble(text).expect("it assembles")).expect("it loads");
         assert_eq!(rounds.run(&mut (), &mut []).expect("a result"), 8, "{way}");
         assert_eq!(runs(&engine.snapshot(), "rounds"), Some(1), "{way}");
@@ -137,7 +135,7 @@ fn stops_are_counted_by_reason() {
         let fails = assemble("call 1000\nexit").expect("it assembles");
         let fails = linker.loader::<Raw>().insns("fails", fails).expect("it loads");
         let spins = assemble("r0 = 0\nr0 += 1\nif r0 < r2 goto -2\nexit").expect("it assembles");
-        let spins = linker.loader::<Raw>().hybrid().budget(3).insns("spins", spins).expect("it loads");
+        let spins = linker.loader::<Raw>().hybrid(true).budget(3).insns("spins", spins).expect("it loads");
         for _ in 0..3 {
             assert!(matches!(fails.run(&mut (), &mut []), Err(RunError::Host { .. })), "{way}");
         }
@@ -154,7 +152,7 @@ fn time_is_sampled() {
     for (way, engine) in counting() {
         let linker = Linker::<()>::new(&engine);
         let text = "r0 = 0\nr0 += 1\nif r0 < 100000 goto -2\nexit";
-        let busy = linker.loader::<Raw>().hybrid().insns("busy", assemble(text).expect("it assembles"));
+        let busy = linker.loader::<Raw>().hybrid(true).insns("busy", assemble(text).expect("it assembles"));
         let busy = busy.expect("it loads");
         // Until the thread has come by during a run.
         while engine.snapshot().programs[0].time.is_zero() {
@@ -165,7 +163,7 @@ fn time_is_sampled() {
 
 #[test]
 fn maps_are_listed_while_they_live() {
-    let engine = engine(true, |_| {});
+    let engine = engine(true, |config| config);
     let object = Object::parse(include_bytes!("../objects/helpers.o")).expect("an object");
     let maps = MapSet::for_object(&engine, &object).expect("its maps");
     let instance = Linker::<()>::new(&engine).load::<Raw>(&object, maps).expect("it loads");
@@ -183,7 +181,7 @@ fn an_engine_that_does_not_count_has_no_code_for_it() {
         return;
     }
     let length = |engine: &Engine| load(engine, "seven", "r0 = 7\nexit").machine_code().expect("code").0.len();
-    let (off, on) = (engine(false, |_| {}), engine(true, |_| {}));
+    let (off, on) = (engine(false, |config| config), engine(true, |config| config));
     // mov and ret, and the landing pad that a platform may want before them.
     assert!(length(&off) <= 16, "{} bytes", length(&off));
     assert!(length(&on) > length(&off));
@@ -192,7 +190,7 @@ fn an_engine_that_does_not_count_has_no_code_for_it() {
 
 #[test]
 fn a_snapshot_is_serialised() {
-    let engine = engine(true, |_| {});
+    let engine = engine(true, |config| config);
     let seven = load(&engine, "seven", "r0 = 7\nexit");
     seven.run(&mut (), &mut []).expect("a result");
     let map = Map::create(MapDef::new("by_hand", MapType::Array, 4, 8, 1), engine.domain()).expect("a map");
@@ -206,8 +204,7 @@ fn a_snapshot_is_serialised() {
 /// Counters of many instances are told apart and found again, also after most are gone, and are listed in order.
 #[test]
 fn counters_of_many_instances_are_found_again() {
-    let mut config = Config::default();
-    (config.metrics, config.max_slots) = (true, 4);
+    let config = Config::new().metrics(true).max_slots(4);
     let engine = Engine::new(config).unwrap();
     let object = bpf_runtime::Object::parse(include_bytes!("../objects/instances.o")).unwrap();
     let module = Linker::<()>::new(&engine).loader::<Raw>().only(&["at"]).compile(&object).unwrap();

@@ -17,12 +17,10 @@ fn object() -> Object {
 /// Engines of each mode that this host has.
 fn engines() -> Vec<Engine> {
     let jit = |level| {
-        let mut config = Config::default();
-        (config.opt_level, config.budget) = (level, Some(1 << 20));
+        let config = Config::new().opt_level(level).budget(1 << 20);
         Engine::new(config).unwrap()
     };
-    let mut config = Config::default();
-    (config.mode, config.budget) = (Mode::Interpreter, Some(1 << 20));
+    let config = Config::new().mode(Mode::Interpreter).budget(1 << 20);
     let mut engines = vec![Engine::new(config).unwrap()];
     if Arch::HOST.is_some() {
         engines.extend([OptLevel::None, OptLevel::Speed, OptLevel::Tiered].map(jit));
@@ -99,7 +97,7 @@ fn constants_may_differ_where_the_proof_is_for_any() {
 
 #[test]
 fn what_does_not_fit_is_refused_and_leaves_nothing_behind() {
-    let engines = [Engine::new(Config::default()).unwrap(), Engine::new(Config::default()).unwrap()];
+    let engines = [Engine::new(Config::new()).unwrap(), Engine::new(Config::new()).unwrap()];
     let module = module(&engines[0]);
     let of_other = MapSet::for_object(&engines[1], &object()).unwrap();
     assert!(matches!(module.instantiate(of_other), Err(LoadError::OtherDomain(_))));
@@ -170,8 +168,7 @@ fn a_limit_in_the_middle_of_many_loses_nothing() {
 fn a_limit_of_the_engine_in_the_middle_of_many_loses_nothing() {
     let object = Object::parse(include_bytes!("../objects/pair.o")).unwrap();
     for mode in [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit)) {
-        let mut config = Config::default();
-        config.mode = mode;
+        let config = Config::new().mode(mode);
         let engine = Engine::new(config).unwrap();
         let memory = engine.domain().memory();
         let module = Linker::<()>::new(&engine).compile::<Raw>(&object).unwrap();
@@ -263,7 +260,7 @@ fn an_interruption_is_of_one_instance() {
     let object = Object::parse(include_bytes!("../objects/stopped.o")).unwrap();
     for engine in engines() {
         let linker = Linker::<()>::new(&engine);
-        let loader = || linker.loader::<Xdp>().only(&["spins"]).hybrid().interruptible(true).budget(u64::MAX);
+        let loader = || linker.loader::<Xdp>().only(&["spins"]).hybrid(true).interruptible(true).budget(u64::MAX);
         let module = loader().compile(&object).unwrap();
         let [meant, other] = [(); 2].map(|()| module.instance().make().unwrap());
         std::thread::scope(|scope| {
@@ -291,8 +288,7 @@ fn an_interruption_is_of_one_instance() {
 
 #[test]
 fn names_of_instances_are_in_metrics() {
-    let mut config = Config::default();
-    (config.metrics, config.budget) = (true, Some(1 << 20));
+    let config = Config::new().metrics(true).budget(1 << 20);
     let engine = Engine::new(config).unwrap();
     let module = module(&engine);
     let acme = module.instance().name("acme").make().unwrap();
@@ -364,15 +360,13 @@ fn printed_text_names_the_instance() {
             continue;
         }
         let told = Arc::new(Mutex::new(Vec::<Told>::new()));
-        let mut config = Config::default();
-        config.mode = mode;
-        config.print = Some(Arc::new({
+        let config = Config::new().mode(mode).print({
             let told = Arc::clone(&told);
             move |printed: &Printed<'_>| {
                 let [instance, account] = [printed.instance, printed.account].map(|name| name.map(str::to_owned));
                 told.lock().unwrap().push((instance, account, printed.program.to_owned(), printed.text.to_owned()));
             }
-        }));
+        });
         let engine = Engine::new(config).unwrap();
         let linker = Linker::<()>::new(&engine);
         let module = linker.compile::<Raw>(&object).unwrap();
@@ -438,7 +432,7 @@ fn places_of_programs_name_the_instance() {
 fn instances_of_a_contained_module_are_contained() {
     for engine in engines() {
         let linker = Linker::<()>::new(&engine);
-        let module = linker.loader::<Raw>().only(&["at"]).contained().compile(&object()).unwrap();
+        let module = linker.loader::<Raw>().only(&["at"]).contained(true).compile(&object()).unwrap();
         let read = module.serialize().ok().map(|bytes| again(&linker, &bytes).unwrap());
         for module in [module].into_iter().chain(read) {
             let with = |limit: u64| {
@@ -455,8 +449,7 @@ fn instances_of_a_contained_module_are_contained() {
 /// If one instance runs often, all instances become fast, and later ones begin fast. The module is compiled once more.
 #[test]
 fn tiers_are_moved_together() {
-    let mut config = Config::default();
-    (config.opt_level, config.tick) = (OptLevel::Tiered, std::time::Duration::from_micros(100));
+    let config = Config::new().opt_level(OptLevel::Tiered).tick(std::time::Duration::from_micros(100));
     let engine = Engine::new(config).unwrap();
     let module = module(&engine);
     let instances: Vec<_> = (0..20).map(|_| module.instance().make().unwrap()).collect();
@@ -483,7 +476,7 @@ fn tiers_are_moved_together() {
 fn threads_make_run_and_drop_instances() {
     for engine in engines() {
         let module = module(&engine);
-        let rounds: u64 = if engine.config().mode == Mode::Interpreter { 50 } else { 300 };
+        let rounds: u64 = if engine.config().get_mode() == Mode::Interpreter { 50 } else { 300 };
         std::thread::scope(|scope| {
             for thread in 0..4u64 {
                 let (module, engine) = (&module, &engine);
@@ -708,7 +701,7 @@ fn an_instance_with_handles_left_is_not_lent_again() {
         let limit = engine.domain().memory().used();
         engine.domain().memory().set_limit(limit).unwrap();
         assert!(matches!(pool.take(), Err(PoolError::Load(_))));
-        engine.domain().memory().set_limit(Config::default().memory_limit).unwrap();
+        engine.domain().memory().set_limit(Config::new().get_memory_limit()).unwrap();
         lend();
         drop((clone, kept));
         lend();
@@ -752,8 +745,7 @@ fn an_instance_that_cannot_be_as_it_was_made_is_not_lent_again() {
 #[test]
 fn snapshots_hide_no_handle_from_a_pool() {
     use std::sync::atomic::{AtomicBool, Ordering};
-    let mut config = Config::default();
-    config.metrics = true;
+    let config = Config::new().metrics(true);
     let engine = Engine::new(config).unwrap();
     let module = module(&engine);
     let done = AtomicBool::new(false);
@@ -790,7 +782,8 @@ fn a_serialised_module_is_the_same_module() {
         let bytes = match module.serialize() {
             Ok(bytes) => bytes,
             Err(error) => {
-                let other = engine.config().mode == Mode::Interpreter || engine.config().opt_level == OptLevel::Tiered;
+                let other = engine.config().get_mode() == Mode::Interpreter
+                    || engine.config().get_opt_level() == OptLevel::Tiered;
                 assert!(other && error.program.is_some(), "{error}");
                 continue;
             }
@@ -846,12 +839,11 @@ fn honest_mistakes_with_serialised_modules_are_found() {
     if Arch::HOST.is_none() {
         return println!("SKIPPED: no JIT for this host");
     }
-    let engine = |configure: fn(&mut Config)| {
-        let mut config = Config::default();
-        configure(&mut config);
+    let engine = |configure: fn(Config) -> Config| {
+        let config = configure(Config::new());
         Engine::new(config).unwrap()
     };
-    let first = engine(|_| {});
+    let first = engine(|config| config);
     let linker = Linker::<()>::new(&first);
     let bytes = module(&first).serialize().unwrap();
     let is = |bytes: &[u8], expected: DeserializeError| assert_eq!(again(&linker, bytes).unwrap_err(), expected);
@@ -877,19 +869,22 @@ fn honest_mistakes_with_serialised_modules_are_found() {
     let mut old = bytes.clone();
     old[8..].fill(0);
     is(&old, DeserializeError::Version);
-    let elsewhere = |configure: fn(&mut Config)| {
+    let elsewhere = |configure: fn(Config) -> Config| {
         let engine = engine(configure);
         again(&Linker::<()>::new(&engine), &bytes).map(drop)
     };
-    assert_eq!(elsewhere(|_| {}), Ok(()));
-    assert_eq!(elsewhere(|config| config.features = CpuFeatures::BASELINE), Err(DeserializeError::Cpu));
-    assert_eq!(elsewhere(|config| config.hardening.landing_pads = true), Err(DeserializeError::Config));
-    assert_eq!(elsewhere(|config| config.max_slots = 7), Err(DeserializeError::Config));
-    assert_eq!(elsewhere(|config| config.metrics = true), Err(DeserializeError::Config));
+    assert_eq!(elsewhere(|config| config), Ok(()));
+    assert_eq!(elsewhere(|config| config.features(CpuFeatures::BASELINE)), Err(DeserializeError::Cpu));
+    assert_eq!(
+        elsewhere(|config| config.hardening(|hardening| hardening.landing_pads(true))),
+        Err(DeserializeError::Config)
+    );
+    assert_eq!(elsewhere(|config| config.max_slots(7)), Err(DeserializeError::Config));
+    assert_eq!(elsewhere(|config| config.metrics(true)), Err(DeserializeError::Config));
     // An engine's promise for every program.
-    assert_eq!(elsewhere(|config| config.contained = true), Err(DeserializeError::Config));
-    assert_eq!(elsewhere(|config| config.interruptible = true), Err(DeserializeError::Config));
-    assert_eq!(elsewhere(|config| config.budget = Some(9)), Err(DeserializeError::Config));
+    assert_eq!(elsewhere(|config| config.contained(true)), Err(DeserializeError::Config));
+    assert_eq!(elsewhere(|config| config.interruptible(true)), Err(DeserializeError::Config));
+    assert_eq!(elsewhere(|config| config.budget(9)), Err(DeserializeError::Config));
     // SAFETY: the bytes are refused, because they were made for another context.
     let context = unsafe { Module::<bpf_runtime::net::Xdp, ()>::deserialize(&linker, &bytes) }.map(drop);
     assert_eq!(context, Err(DeserializeError::Context));

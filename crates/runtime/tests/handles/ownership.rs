@@ -78,8 +78,7 @@ fn hooks_and_dispatchers_take_programs_of_their_engine() {
 }
 
 fn engine(mode: Mode, max_slots: u32) -> Engine {
-    let mut config = Config::default();
-    (config.mode, config.max_slots) = (mode, max_slots);
+    let config = Config::new().mode(mode).max_slots(max_slots);
     Engine::new(config).unwrap()
 }
 
@@ -100,7 +99,7 @@ fn maps_and_map_sets_of_another_engine_are_refused() {
             let set = || MapSet::for_object(&theirs, &object).unwrap();
             assert!(is_foreign(&linker.load::<Raw>(&object, set()).unwrap_err()));
             assert!(is_foreign(&linker.loader::<Raw>().verify(&object, set(), false).unwrap_err()));
-            assert!(is_foreign(&linker.loader::<Raw>().interpreted().object(&object, set()).unwrap_err()));
+            assert!(is_foreign(&linker.loader::<Raw>().interpreted(true).object(&object, set()).unwrap_err()));
 
             let name = object.maps()[0].name.as_str();
             let instance = Linker::<()>::new(&theirs).load::<Raw>(&object, set()).unwrap();
@@ -112,7 +111,7 @@ fn maps_and_map_sets_of_another_engine_are_refused() {
         assert!(is_foreign(&linker.loader::<Raw>().maps(&[&map]).insns("count", insns).unwrap_err()));
 
         let template = MapDef::new("inner", MapType::Array, 4, 8, 1);
-        let outer = MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 1).with_inner(template.clone());
+        let outer = MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 1).inner(template.clone());
         let outer = Map::create(outer, mine.domain()).unwrap();
         let inner = Map::create(template, theirs.domain()).unwrap();
         assert_eq!(outer.set_inner(&[0; 4], &inner, 0), Err(MapError::OtherDomain(foreign("map", "inner"))));
@@ -158,7 +157,7 @@ fn a_map_set_of_another_object_is_refused() {
         include_bytes!("../objects/lookups.o"),
     ];
     let objects = all.map(|bytes| Object::parse(bytes).unwrap());
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let linker = Linker::<()>::new(&engine);
     for (i, object) in objects.iter().enumerate() {
         for (j, other) in objects.iter().enumerate() {
@@ -179,7 +178,7 @@ fn a_map_set_of_another_object_is_refused() {
 fn a_map_set_of_another_version_of_the_object_is_refused() {
     let bytes = include_bytes!("../objects/config.o");
     let object = Object::parse(bytes).unwrap();
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let linker = Linker::<()>::new(&engine);
     let data = object.maps().iter().find_map(|map| map.data.as_ref()).expect("global data").bytes.clone();
     let at = bytes.windows(data.len()).position(|window| window == data).expect("its initial bytes");
@@ -204,7 +203,7 @@ fn a_refused_update_leaves_a_prog_array_unbound() {
         }
         // So the array is free for the other mode.
         let insns = assemble("r0 = 2\nexit").unwrap();
-        array.set(0, &f.linker.loader::<Words>().interpreted().insns("interpreted", insns).unwrap()).unwrap();
+        array.set(0, &f.linker.loader::<Words>().interpreted(true).insns("interpreted", insns).unwrap()).unwrap();
     }
 }
 
@@ -216,14 +215,13 @@ fn a_refused_load_leaves_its_prog_arrays_unbound() {
         if !modes().any(|mode| mode == Mode::Jit) {
             return;
         }
-        let mut config = Config::default();
-        (config.mode, config.max_machine_stack) = (Mode::Jit, max_machine_stack);
+        let config = Config::new().mode(Mode::Jit).max_machine_stack(max_machine_stack);
         let engine = Engine::new(config).unwrap();
         let linker = Linker::<()>::new(&engine);
         let [first, second] = ["first", "second"].map(|name| ProgArray::<Words, ()>::create(&engine, name, 1).unwrap());
         let load = |arrays: &[&ProgArray<Words, ()>], interpreted: bool| {
             let loader = linker.loader::<Words>().prog_arrays(arrays);
-            let loader = if interpreted { loader.interpreted() } else { loader };
+            let loader = loader.interpreted(interpreted);
             loader.insns("jumper", assemble(jumper).unwrap())
         };
         if max_machine_stack == 1 {

@@ -22,8 +22,7 @@ impl Drop for Again {
 fn a_payload_whose_drop_panics_ends_the_run_and_no_more() {
     std::panic::set_hook(Box::new(|_| {}));
     for mode in [Mode::Jit, Mode::Interpreter] {
-        let mut config = Config::default();
-        config.mode = mode;
+        let config = Config::new().mode(mode);
         let Ok(engine) = Engine::new(config) else { continue };
         let mut linker = Linker::<()>::new(&engine);
         linker
@@ -40,7 +39,7 @@ fn a_payload_whose_drop_panics_ends_the_run_and_no_more() {
         }
     }
     // Deferred drops: the first panic is the caller's, the others do not keep the rest from being run.
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     static RAN: AtomicU32 = AtomicU32::new(0);
     for _ in 0..3 {
         engine.domain().defer(|| std::panic::panic_any(Again(0)));

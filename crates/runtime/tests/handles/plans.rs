@@ -29,7 +29,7 @@ fn hook(engine: &Engine) -> Hook<Raw, ()> {
 
 #[test]
 fn all_of_a_plan_is_done_and_can_be_put_back() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::new(&engine);
         let (one, two, three) = (returns(&linker, 1), returns(&linker, 2), returns(&linker, 3));
         let (a, b) = (hook(&engine), hook(&engine));
@@ -66,7 +66,7 @@ fn all_of_a_plan_is_done_and_can_be_put_back() {
 /// Whatever was changed after a plan and put back since is no change; nor is whether programs are counted.
 #[test]
 fn plans_are_put_back_one_after_the_other() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::new(&engine);
         let (one, two, three) = (returns(&linker, 1), returns(&linker, 2), returns(&linker, 3));
         let hook = hook(&engine);
@@ -97,7 +97,7 @@ fn plans_are_put_back_one_after_the_other() {
 /// A task may wait between a plan and going back, and go on in another thread.
 #[test]
 fn plans_may_go_to_other_threads() {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let one = returns(&Linker::new(&engine), 1);
     let hook = hook(&engine);
     let plan = Plan::new().attach(&hook, &one);
@@ -112,9 +112,9 @@ fn plans_may_go_to_other_threads() {
 
 #[test]
 fn a_plan_that_is_refused_changes_nothing() {
-    let other = Engine::new(Config::default()).unwrap();
+    let other = Engine::new(Config::new()).unwrap();
     let foreign = returns(&Linker::new(&other), 9);
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::new(&engine);
         let (one, two) = (returns(&linker, 1), returns(&linker, 2));
         let (a, b, of_other) = (hook(&engine), hook(&engine), hook(&other));
@@ -153,7 +153,7 @@ fn a_plan_that_is_refused_changes_nothing() {
 /// No run sees the slots of a refused plan, and the plan does not fix the kind of programs that the array accepts.
 #[test]
 fn slots_of_a_plan_that_is_refused_are_never_seen() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
         let array = |name| ProgArray::<Raw, ()>::create(&engine, name, 1).unwrap();
         let (first, second, unbound) = (array("first"), array("second"), array("unbound"));
@@ -174,7 +174,7 @@ fn slots_of_a_plan_that_is_refused_are_never_seen() {
             over.store(true, Ordering::Relaxed);
         });
         let interpreted =
-            linker.loader().interpreted().insns("interpreted", assemble("r0 = 3\nexit").unwrap()).unwrap();
+            linker.loader().interpreted(true).insns("interpreted", assemble("r0 = 3\nexit").unwrap()).unwrap();
         unbound.set(0, &interpreted).unwrap();
     }
 }
@@ -197,7 +197,7 @@ fn version(linker: &Linker<()>, engine: &Engine, number: u64) -> ([Program<Raw, 
 
 #[test]
 fn no_run_sees_half_of_a_plan() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
         // `late` is named first, so a thread that has seen a version in `early` sees it in `late`.
         let (early, late) = (hook(&engine), hook(&engine));
@@ -244,7 +244,7 @@ fn no_run_sees_half_of_a_plan() {
 /// A version whose array the plan fills itself: its runs find it filled to their end, though it is rolled back.
 #[test]
 fn no_run_sees_half_of_a_plan_that_goes_back() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
         let (early, late) = (hook(&engine), hook(&engine));
         let (old, array) = version(&linker, &engine, 1);
@@ -283,7 +283,7 @@ fn no_run_sees_half_of_a_plan_that_goes_back() {
 /// Going back waits for runs, and so not inside one; nothing changes then.
 #[test]
 fn going_back_inside_a_run_is_refused() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let mut linker = Linker::<Option<Box<dyn FnOnce()>>>::new(&engine);
         linker
             .func(1001, "call", |c: &mut Caller<'_, Option<Box<dyn FnOnce()>>>| c.host().take().map_or((), |f| f()))
@@ -309,12 +309,12 @@ fn going_back_inside_a_run_is_refused() {
 fn stopped(engine: &Engine, maps: impl FnOnce(MapSet) -> MapSet) -> Instance<()> {
     let object = Object::parse(include_bytes!("../objects/stopped.o")).unwrap();
     let maps = maps(MapSet::for_object(engine, &object).unwrap());
-    Linker::<()>::new(engine).loader::<Xdp>().hybrid().object(&object, maps).unwrap()
+    Linker::<()>::new(engine).loader::<Xdp>().hybrid(true).object(&object, maps).unwrap()
 }
 
 #[test]
 fn prog_arrays_outlast_a_reload() {
-    for engine in engines(|config| config.budget = Some(1000)) {
+    for engine in engines(|config| config.budget(1000)) {
         let linker = Linker::<()>::new(&engine);
         let mine = linker.loader::<Xdp>().insns("mine", assemble("r0 = 77\nexit").unwrap()).unwrap();
         let old = stopped(&engine, |maps| maps);
@@ -344,7 +344,7 @@ fn prog_arrays_outlast_a_reload() {
         let source = ProgArrayError::Size { declared: 8, given: 4 };
         assert!(matches!(&error, LoadError::ProgArray { source: s, .. } if *s == source), "{error}");
         assert!(matches!(set().copy_array("none", &inner), Err(LoadError::NotFound { .. })));
-        let other = Engine::new(Config::default()).unwrap();
+        let other = Engine::new(Config::new()).unwrap();
         let foreign = ProgArray::<Xdp, ()>::create(&other, "outer", 8).unwrap();
         assert!(matches!(set().reuse_array("outer", &foreign), Err(LoadError::OtherDomain(_))));
         assert!(matches!(set().copy_array("outer", &foreign), Err(LoadError::OtherDomain(_))));
@@ -354,7 +354,7 @@ fn prog_arrays_outlast_a_reload() {
 /// A run goes on with the host that it began with, whatever program it jumps to.
 #[test]
 fn prog_arrays_are_of_one_host_type() {
-    for engine in engines(|config| config.budget = Some(1000)) {
+    for engine in engines(|config| config.budget(1000)) {
         let theirs = Linker::<String>::new(&engine);
         let array = ProgArray::<Xdp, String>::create(&engine, "outer", 8).unwrap();
         array.set(6, &theirs.loader::<Xdp>().insns("theirs", assemble("r0 = 77\nexit").unwrap()).unwrap()).unwrap();
@@ -362,7 +362,7 @@ fn prog_arrays_are_of_one_host_type() {
         let linker = Linker::<()>::new(&engine);
         let set = || MapSet::for_object(&engine, &object).unwrap();
         for maps in [set().reuse_array("outer", &array), set().copy_array("outer", &array)] {
-            let error = linker.loader::<Xdp>().hybrid().object(&object, maps.unwrap()).unwrap_err();
+            let error = linker.loader::<Xdp>().hybrid(true).object(&object, maps.unwrap()).unwrap_err();
             let LoadError::ProgArray { source, .. } = &error else { panic!("{error}") };
             assert!(matches!(source, ProgArrayError::Host { .. }), "{error}");
         }
@@ -374,7 +374,7 @@ fn prog_arrays_are_of_one_host_type() {
 /// stay.
 #[test]
 fn a_refused_plan_takes_nothing_of_others_back() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::new(&engine);
         let (of_plan, of_others) = (returns(&linker, 0), [1, 2].map(|value| returns(&linker, value)));
         let [array, full] = ["array", "full"].map(|name| ProgArray::<Raw, ()>::create(&engine, name, 1).unwrap());
@@ -399,7 +399,7 @@ fn a_refused_plan_takes_nothing_of_others_back() {
 /// A program in the array through which it jumps is a cycle of handles, and nobody has a way left to the array.
 #[test]
 fn a_plan_leaves_nothing_in_an_array_that_nobody_has() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let alive = Arc::new(());
         let mut linker = Linker::<()>::new(&engine);
         let held = Arc::clone(&alive);
@@ -428,7 +428,7 @@ struct Request<'r> {
 
 #[test]
 fn a_map_whose_schema_has_changed_is_refused_or_migrated() {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let object = Object::parse(include_bytes!("../../../../examples/limit.o")).unwrap();
     let set = || MapSet::for_object(&engine, &object).unwrap();
     // Counts were 32 bits wide once.
@@ -464,7 +464,7 @@ fn a_map_whose_schema_has_changed_is_refused_or_migrated() {
 /// takes the slots' programs for the state to restore.
 #[test]
 fn a_plan_that_meets_a_rollback_is_refused() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::new(&engine);
         let (one, two, three) = (returns(&linker, 1), returns(&linker, 2), returns(&linker, 3));
         let hook = hook(&engine);
@@ -504,7 +504,7 @@ fn a_plan_that_meets_a_rollback_is_refused() {
 fn commits_and_rollbacks_are_in_one_order() {
     const VERSIONS: usize = 4;
     let rounds = if cfg!(target_arch = "aarch64") { 20 } else { 150 };
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::new(&engine);
         let versions: Vec<_> = (0..=VERSIONS as u64).map(|value| returns(&linker, value)).collect();
         let hooks = [hook(&engine), hook(&engine)];

@@ -18,7 +18,7 @@ fn load(engine: &Engine, maps: &[&Map]) -> Program<Raw, ()> {
 
 #[test]
 fn reclaiming_frees_the_code_of_programs_that_any_thread_dropped() {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| drop([load(&engine, &[]), load(&engine, &[])]));
@@ -33,7 +33,7 @@ fn reclaiming_frees_the_code_of_programs_that_any_thread_dropped() {
 
 #[test]
 fn nothing_is_left_of_an_engine_that_is_gone() {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let map = Map::create(MapDef::new("counter", MapType::Array, 4, 8, 1), engine.domain()).unwrap();
     let program = load(&engine, &[&map]);
     assert_eq!(program.run(&mut (), &mut []).unwrap(), 0);
@@ -98,7 +98,7 @@ fn no_engine_outlives_the_guards_that_were_in_its_way() {
         let tokens = Arc::new(());
         for round in 0..rounds {
             let (name, holder) = HOLDERS[round % HOLDERS.len()];
-            let engine = engines::engine(mode, |_| ());
+            let engine = engines::engine(mode, |config| config);
             let domain = Arc::downgrade(engine.domain());
             let last = holder(&engine);
             let start = Arc::new(Barrier::new(3));
@@ -130,7 +130,7 @@ fn no_engine_outlives_the_guards_that_were_in_its_way() {
 fn no_engine_outlives_its_own_threads_guard() {
     for (name, holder) in HOLDERS {
         let tokens = Arc::new(());
-        let engine = engines::engine(engines::modes()[0], |_| ());
+        let engine = engines::engine(engines::modes()[0], |config| config);
         let (last, domain) = (holder(&engine), Arc::clone(engine.domain()));
         let guard = domain.enter().unwrap();
         drop((used(&engine, &tokens), engine));

@@ -16,8 +16,7 @@ fn every_engine_calls_what_the_linker_takes() {
         .into_iter()
         .flatten()
         .map(|mode| {
-            let mut config = Config::default();
-            config.mode = mode;
+            let config = Config::new().mode(mode);
             Engine::new(config).unwrap()
         })
         .collect();
@@ -43,7 +42,7 @@ fn every_engine_calls_what_the_linker_takes() {
                     let insns = assemble(&format!("r1 = 1\nr2 = 2\nr3 = 3\ncall {id}\nr0 += 1\nexit")).unwrap();
                     let loader = linker.loader::<Raw>().opt_level(level);
                     // SAFETY: the function takes any numbers.
-                    let loader = if trusted { unsafe { loader.unverified() } } else { loader };
+                    let loader = if trusted { unsafe { loader.unverified(true) } } else { loader };
                     let mut calls = 0;
                     let r0 = loader.insns("call", insns).unwrap().run(&mut calls, &mut []).unwrap();
                     assert_eq!((calls, r0), (1, 322), "{id} ({:?}), {level:?}", helper_name(id));
@@ -65,8 +64,7 @@ fn features_that_the_cpu_does_not_have_are_refused() {
     ];
     let mut refused = 0;
     for (name, features) in all {
-        let mut config = Config::default();
-        config.features = features;
+        let config = Config::new().features(features);
         match Engine::new(config) {
             Ok(_) => assert_eq!(features, host),
             Err(EngineError::Features { missing }) => {
@@ -79,8 +77,7 @@ fn features_that_the_cpu_does_not_have_are_refused() {
     // No CPU has those of two architectures.
     assert!(refused > 0);
     for features in [host, CpuFeatures::BASELINE] {
-        let mut config = Config::default();
-        config.features = features;
+        let config = Config::new().features(features);
         Engine::new(config).unwrap();
     }
 }

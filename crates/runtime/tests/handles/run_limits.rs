@@ -18,7 +18,7 @@ const FOREVER: &str = "r0 = 1\nagain: if r0 != 0 goto again\nexit";
 type IsExpected = fn(&RunError) -> bool;
 
 fn load(linker: &Linker<()>, text: &str, budget: Option<u64>) -> Program<Raw, ()> {
-    let loader = linker.loader().hybrid();
+    let loader = linker.loader().hybrid(true);
     let loader = budget.into_iter().fold(loader, |loader, budget| loader.budget(budget));
     loader.insns("test", assemble(text).unwrap()).unwrap()
 }
@@ -29,7 +29,7 @@ fn is_budget(result: &Result<u64, RunError>) -> bool {
 
 #[test]
 fn each_program_has_its_own_budget() {
-    for engine in engines(|config| config.budget = Some(50)) {
+    for engine in engines(|config| config.budget(50)) {
         let linker = Linker::new(&engine);
         let (small, large, default) =
             (load(&linker, ROUNDS, Some(10)), load(&linker, ROUNDS, Some(100)), load(&linker, ROUNDS, None));
@@ -51,7 +51,7 @@ fn each_program_has_its_own_budget() {
 /// exceeded its budget.
 #[test]
 fn in_a_hook_each_program_has_its_budget_to_itself() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
         for programs in 1..=3 {
             for policy in [HookPolicy::LastWins { empty: 0 }, HookPolicy::RunAll { result: 7 }] {
@@ -83,7 +83,7 @@ fn in_a_hook_each_program_has_its_budget_to_itself() {
 
 #[test]
 fn a_tail_call_goes_on_with_what_is_left() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
         let array = ProgArray::<Raw, ()>::create(&engine, "next", 1).unwrap();
         array.set(0, &load(&linker, ROUNDS, Some(1000))).unwrap();
@@ -104,7 +104,7 @@ fn a_tail_call_goes_on_with_what_is_left() {
 /// neither the rest of the budget of the hook's previous program, nor an unlimited one.
 #[test]
 fn in_a_hook_a_tail_call_goes_on_with_the_budget_of_its_own_program() {
-    for engine in engines(|config| config.hybrid_budget = 40) {
+    for engine in engines(|config| config.hybrid_budget(40)) {
         let linker = Linker::<()>::new(&engine);
         let array = ProgArray::<Raw, ()>::create(&engine, "next", 1).unwrap();
         array.set(0, &load(&linker, ROUNDS, Some(1000))).unwrap();
@@ -130,7 +130,7 @@ fn in_a_hook_a_tail_call_goes_on_with_the_budget_of_its_own_program() {
 
 #[test]
 fn limits_of_one_run_hold_for_that_run() {
-    for engine in engines(|config| config.budget = Some(100)) {
+    for engine in engines(|config| config.budget(100)) {
         let linker = Linker::<()>::new(&engine);
         let rounds = load(&linker, ROUNDS, None);
         for (budget, most) in [(1, 1), (30, 30), (100, 100), (1000, 100), (u64::MAX, 100)] {
@@ -153,7 +153,7 @@ fn limits_of_one_run_hold_for_that_run() {
 /// refused.
 #[test]
 fn no_run_under_limits_is_without_them_while_a_hook_changes() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
         let plain = linker.loader::<Raw>().insns("plain", assemble("call 5\nr0 = 7\nexit").unwrap()).unwrap();
         let counted = load(&linker, ROUNDS, Some(100));
@@ -180,8 +180,8 @@ fn no_run_under_limits_is_without_them_while_a_hook_changes() {
 
 #[test]
 fn limits_that_cannot_be_are_refused() {
-    let other = Engine::new(Config::default()).unwrap();
-    for engine in engines(|_| ()) {
+    let other = Engine::new(Config::new()).unwrap();
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
         let zero = linker.loader::<Raw>().budget(0).insns("zero", assemble("r0 = 0\nexit").unwrap());
         assert!(matches!(zero, Err(LoadError::NoBudget)), "{zero:?}");
@@ -208,14 +208,12 @@ fn limits_that_cannot_be_are_refused() {
         assert!(matches!(past, Err(DeadlineError::Past { by }) if by >= Duration::from_millis(3)), "{past:?}");
     }
     for tick in [Duration::ZERO, Duration::from_nanos(1), Duration::from_secs(3600)] {
-        let mut config = Config::default();
-        config.tick = tick;
+        let config = Config::new().tick(tick);
         let refused = Engine::new(config);
         assert!(matches!(refused, Err(EngineError::Tick { .. })), "{refused:?}");
     }
-    for set in [|config: &mut Config| config.budget = Some(0), |config: &mut Config| config.hybrid_budget = 0] {
-        let mut config = Config::default();
-        set(&mut config);
+    for set in [|config: Config| config.budget(0), |config: Config| config.hybrid_budget(0)] {
+        let config = set(Config::new());
         let refused = Engine::new(config);
         assert!(matches!(refused, Err(EngineError::NoBudget)), "{refused:?}");
     }
@@ -223,7 +221,7 @@ fn limits_that_cannot_be_are_refused() {
 
 #[test]
 fn a_deadline_ends_what_is_going_on_and_begins_nothing() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let linker = Linker::<()>::new(&engine);
         let forever = load(&linker, FOREVER, Some(u64::MAX));
         let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
@@ -269,7 +267,7 @@ fn a_deadline_ends_what_is_going_on_and_begins_nothing() {
 /// After the thread that looks at the clock has gone to sleep, and with an engine that is gone before its deadline.
 #[test]
 fn deadlines_come_after_a_pause_too() {
-    for engine in engines(|config| (config.interruptible, config.tick) = (true, Duration::from_millis(20))) {
+    for engine in engines(|config| config.interruptible(true).tick(Duration::from_millis(20))) {
         let forever = load(&Linker::new(&engine), FOREVER, Some(u64::MAX));
         for pause in [0, 1300, 0] {
             std::thread::sleep(Duration::from_millis(pause));
@@ -314,7 +312,7 @@ fn nested(engine: &Engine) -> (Program<Raw, Outer>, Program<Raw, Outer>) {
         }
     };
     linker.func(1001, "inside", inside).unwrap();
-    let load = |text| linker.loader().hybrid().budget(u64::MAX).insns("test", assemble(text).unwrap()).unwrap();
+    let load = |text| linker.loader().hybrid(true).budget(u64::MAX).insns("test", assemble(text).unwrap()).unwrap();
     // The outer program continues if only the inner run was ended, which shows whether the interruption reached the
     // outer run.
     (load("call 1001\nexit"), load(FOREVER))
@@ -322,7 +320,7 @@ fn nested(engine: &Engine) -> (Program<Raw, Outer>, Program<Raw, Outer>) {
 
 #[test]
 fn a_run_inside_another_has_its_deadline() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let (outer, inner) = nested(&engine);
         let within = |time| RunLimits::new().deadline(engine.deadline_in(time).unwrap());
         let soon = || within(Duration::from_millis(2));
@@ -370,7 +368,7 @@ fn ended(ends: impl Fn() + Sync, run: impl FnOnce() -> Result<u64, RunError>) ->
 
 #[test]
 fn what_is_inside_an_interrupted_run_is_interrupted() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let (outer, inner) = nested(&engine);
         let interrupter = engine.interrupter();
         let under = RunLimits::new().interrupter(&interrupter);
@@ -386,7 +384,7 @@ fn what_is_inside_an_interrupted_run_is_interrupted() {
 /// Runs of other programs, hooks and interrupters in the same slots are left alone, however close they follow.
 #[test]
 fn an_interruption_ends_those_whom_it_is_for() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let linker = Linker::<()>::new(&engine);
         let (meant, other) = (load(&linker, FOREVER, Some(20)), load(&linker, ROUNDS, Some(1000)));
         let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
@@ -439,7 +437,7 @@ fn an_interruption_ends_those_whom_it_is_for() {
 fn deadlines_of_engines_that_are_gone() {
     let mut gone = Vec::new();
     for _ in 0..24 {
-        let engine = Engine::new(Config::default()).unwrap();
+        let engine = Engine::new(Config::new()).unwrap();
         let linker = Linker::<()>::new(&engine);
         let insns = assemble("r0 = 7\nexit").unwrap();
         let program = linker.loader::<Raw>().interruptible(true).insns("seven", insns).unwrap();

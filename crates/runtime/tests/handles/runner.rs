@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 fn load<H: 'static>(linker: &Linker<H>, text: &str) -> Program<Raw, H> {
     // SAFETY: the tests' programs use no memory but the bytes whose number they check, and end or are stopped.
-    let loader = unsafe { linker.loader().unverified() };
+    let loader = unsafe { linker.loader().unverified(true) };
     loader.insns("test", assemble(text).unwrap()).unwrap()
 }
 
 #[test]
 fn each_run_starts_afresh() {
-    for engine in engines(|config| config.budget = Some(40)) {
+    for engine in engines(|config| config.budget(40)) {
         let linker = Linker::<()>::new(&engine);
         // As many rounds as there are bytes.
         let count = load(&linker, "r0 = 0\nagain: if r0 == r2 goto out\nr0 += 1\ngoto again\nout: exit");
@@ -31,7 +31,7 @@ fn each_run_starts_afresh() {
 
 #[test]
 fn errors_end_a_run_and_not_the_runner() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let mut linker = Linker::<u32>::new(&engine);
         let check = |c: &mut Caller<'_, u32>, byte: u64| -> Result<u64, HelperError> {
             *c.host() += 1;
@@ -66,7 +66,7 @@ struct Outer {
 
 #[test]
 fn a_stopped_run_inside_another_leaves_it_alone() {
-    for engine in engines(|config| config.budget = Some(100)) {
+    for engine in engines(|config| config.budget(100)) {
         let mut linker = Linker::<Outer>::new(&engine);
         let inside = |c: &mut Caller<'_, Outer>, len: u64| -> Result<u64, HelperError> {
             let inner = c.host().inner.clone().expect("the test set it");
@@ -97,7 +97,7 @@ fn a_stopped_run_inside_another_leaves_it_alone() {
 
 #[test]
 fn hooks_change_between_the_runs_of_a_runner() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
         let hook = Hook::<Raw, ()>::new(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
         let (one, two) = (load(&linker, "r0 = 1\nexit"), load(&linker, "r0 = 2\nexit"));
@@ -119,7 +119,7 @@ fn hooks_change_between_the_runs_of_a_runner() {
 
 #[test]
 fn a_run_under_a_guard_of_the_users_can_be_interrupted() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let linker = Linker::<()>::new(&engine);
         let forever = load(&linker, "r0 = 1\nagain: if r0 != 0 goto again\nexit");
         let over = AtomicBool::new(false);

@@ -258,7 +258,7 @@ fn only_programs_of_a_kind_meet_in_an_array() {
         if f.is_jit() {
             let insns = bpf_runtime::isa::assemble("r0 = 0\nexit").unwrap();
             let interpreted =
-                f.linker.loader::<crate::common::Words>().interpreted().insns("interpreted", insns).unwrap();
+                f.linker.loader::<crate::common::Words>().interpreted(true).insns("interpreted", insns).unwrap();
             assert_eq!(array.set(0, &interpreted), Err(ProgArrayError::Mode), "{}", f.name);
         }
     }

@@ -20,8 +20,7 @@ struct Service {
 }
 
 fn service() -> Service {
-    let mut config = Config::default();
-    config.budget = Some(1 << 20);
+    let config = Config::new().budget(1 << 20);
     let engine = Engine::new(config).unwrap();
     let module = Linker::<()>::new(&engine).compile::<Raw>(&object()).unwrap();
     let hook = Arc::new(Hook::new(&engine, HookPolicy::RunAll { result: 0 }).unwrap());
@@ -167,7 +166,7 @@ fn code_of_the_host_may_use_the_tenants_in_the_middle_of_a_change() {
         }
     }
     for panics in [false, true] {
-        let engine = Engine::new(Config::default()).unwrap();
+        let engine = Engine::new(Config::new()).unwrap();
         let hook = Arc::new(Hook::new(&engine, HookPolicy::RunAll { result: 0 }).unwrap());
         let shared: Shared = Arc::default();
         let queue = || {

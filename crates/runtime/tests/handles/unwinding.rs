@@ -169,11 +169,11 @@ fn whatever_lets_go_of_programs_is_done_to_its_end() {
 
 #[test]
 fn memory_of_host_functions_and_maps_waits_for_runs() {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let pinned = Pinned::new(&engine, &[1u64; 4]);
     let map = || Map::create(MapDef::new("map", MapType::Hash, 4, 8, 4), engine.domain()).unwrap();
     let held: PinnedMap<u32, u64> = PinnedMap::new(&map()).unwrap();
-    let def = MapDef::new("outer", MapType::HashOfMaps, 4, 4, 8).with_inner(map().def().clone());
+    let def = MapDef::new("outer", MapType::HashOfMaps, 4, 4, 8).inner(map().def().clone());
     let outer = Map::create(def, engine.domain()).unwrap();
     for key in 0..4u32 {
         outer.set_inner(&key.to_ne_bytes(), &map(), 0).unwrap();
@@ -207,9 +207,9 @@ fn destructors_of_one_program_may_all_panic() {
     // A linker, and what an engine was given.
     let drops = Arc::new(AtomicU64::new(0));
     let token = || Token { drops: Arc::clone(&drops), panics: true };
-    let mut config = Config::default();
+    let mut config = Config::new();
     let print = token();
-    config.print = Some(Arc::new(move |_| assert!(print.answer() > 0)));
+    config = config.print(move |_| assert!(print.answer() > 0));
     let engine = Engine::new(config).unwrap();
     let mut linker = Linker::<()>::new(&engine);
     for id in [1002, 1003] {
@@ -255,9 +255,8 @@ fn what_a_function_captures_is_dropped_whatever_its_size() {
 /// The code that a tiered program began with goes when it is replaced, whatever its drop meets.
 #[test]
 fn a_tiered_program_goes_whatever_panics() {
-    let mut config = Config::default();
-    config.opt_level = OptLevel::Tiered;
-    let Ok(engine) = Engine::new(config).and_then(|engine| match engine.config().mode {
+    let config = Config::new().opt_level(OptLevel::Tiered);
+    let Ok(engine) = Engine::new(config).and_then(|engine| match engine.config().get_mode() {
         Mode::Jit => Ok(engine),
         _ => Err(bpf_runtime::EngineError::NoBackend),
     }) else {

@@ -25,11 +25,11 @@ fn held(all: &[bpf_runtime::memory::Held]) -> (Vec<(Holder, &str)>, u64) {
 
 #[test]
 fn usage_names_plug_ins_and_their_maps() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let account = engine.account("plug-in", 1 << 20);
         let instance = load(&engine, Some(&account)).unwrap();
         let usage = engine.usage();
-        assert_eq!((usage.limit, usage.accounts.len()), (engine.config().memory_limit, 1));
+        assert_eq!((usage.limit, usage.accounts.len()), (engine.config().get_memory_limit(), 1));
         let of = &usage.accounts[0];
         assert_eq!((&*of.name, of.limit, of.used), ("plug-in", 1 << 20, account.used()));
         let (names, bytes) = held(&of.held);
@@ -67,7 +67,7 @@ fn usage_names_plug_ins_and_their_maps() {
 
 #[test]
 fn a_load_beyond_its_account_is_refused_whole() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let account = engine.account("plug-in", u64::MAX);
         let first = load(&engine, Some(&account)).unwrap();
         let needed = account.used();
@@ -102,8 +102,7 @@ fn a_load_beyond_its_account_is_refused_whole() {
 /// A plug-in that leaks is stopped by its own limit, and the others go on.
 #[test]
 fn a_plug_in_that_leaks_takes_nothing_from_others() {
-    let mut config = Config::default();
-    config.memory_limit = 16 << 20;
+    let config = Config::new().memory_limit(16 << 20);
     let engine = Engine::new(config).unwrap();
     let (leaks, other) = (engine.account("leaks", 1 << 20), engine.account("other", 8 << 20));
     let mut kept = Vec::new();
@@ -122,7 +121,7 @@ fn a_plug_in_that_leaks_takes_nothing_from_others() {
 
 #[test]
 fn an_account_of_another_engine_is_refused() {
-    let [one, two] = [0; 2].map(|_| Engine::new(Config::default()).unwrap());
+    let [one, two] = [0; 2].map(|_| Engine::new(Config::new()).unwrap());
     let account = one.account("one", 1 << 20);
     assert!(matches!(load(&two, Some(&account)), Err(LoadError::OtherAccount { .. })));
     let insns = assemble("r0 = 1\nexit").unwrap();

@@ -210,7 +210,7 @@ fn a_helper_may_overwrite_every_caller_saved_register() {
         let (expected, _) = interpreter.run(insns, &generated.memory).expect("a result");
         let linker = &variants[seed as usize % variants.len()];
         // SAFETY: the interpreter has seen the program stay inside its memory and end.
-        let loader = unsafe { linker.loader::<Raw>().unverified() };
+        let loader = unsafe { linker.loader::<Raw>().unverified(true) };
         let program = loader.insns("test", insns.to_vec()).expect("it loads");
         let mut words = vec![0u64; generated.memory.len().div_ceil(8)];
         words.as_mut_bytes()[..generated.memory.len()].copy_from_slice(&generated.memory);

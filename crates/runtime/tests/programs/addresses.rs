@@ -38,7 +38,7 @@ fn compares<C: Context>(linker: &Linker<u64>, find: &str, distance: Option<i64>)
          if r8 <= r7 goto +1\nr9 |= 4\nif r8 != r6 goto +1\nr9 |= 8\nr0 = r9\nexit"
     );
     let loader = linker.loader::<C>();
-    let loader = if distance.is_some() { loader } else { loader.hybrid() };
+    let loader = if distance.is_some() { loader } else { loader.hybrid(true) };
     loader.insns("compares", assemble(&text).unwrap()).unwrap_or_else(|e| panic!("{e}\n{text}"))
 }
 
@@ -52,7 +52,7 @@ fn comparisons_do_not_tell_where_an_empty_slice_is() {
     // Slices without bytes are anywhere: where they were cut off, and at each alignment.
     let far: &mut [u8] = &mut [0; 8];
     for mode in modes() {
-        let engine = engine(mode, |_| {});
+        let engine = engine(mode, |config| config);
         let linker = linker(&engine);
         for distance in [-1, -8, -4096, -65_536] {
             for known in [Some(distance), None] {
@@ -130,7 +130,7 @@ fn memory_at_and_below_64_kib_is_refused() {
         other => panic!("{at:#x}: {other:?}"),
     };
     for mode in modes() {
-        let engine = engine(mode, |config| config.budget = Some(1000));
+        let engine = engine(mode, |config| config.budget(1000));
         let linker = linker(&engine);
         let raw = compares::<Raw>(&linker, "r6 = r1\nr7 = r1\nr7 += r2", Some(-65_536));
         let xdp = compares::<Xdp>(&linker, XDP, Some(-65_536));

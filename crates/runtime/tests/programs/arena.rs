@@ -121,7 +121,7 @@ fn kernel_functions() -> Option<BTreeMap<String, i32>> {
 
 /// An arena of so many pages, on an engine.
 fn arena(engine: &Engine, pages: u32) -> (Map, Arena) {
-    let def = MapDef::new("arena", MapType::Arena, 0, 0, pages).with_flags(flags::MMAPABLE);
+    let def = MapDef::new("arena", MapType::Arena, 0, 0, pages).flags(flags::MMAPABLE);
     let map = Map::create(def, engine.domain()).unwrap();
     let arena = Arena::new(&map).unwrap();
     (map, arena)
@@ -157,7 +157,7 @@ fn no_number_leads_out_of_the_window() {
     for pages in [1, 64] {
         let mut expected: Option<Vec<u64>> = None;
         for way in [Way::VerifiedInterpreted, Way::Verified, Way::Unoptimised] {
-            let engine = ways::engine(way, |_| {});
+            let engine = ways::engine(way, |config| config);
             let (map, arena) = arena(&engine, pages);
             let mut got = Vec::new();
             let mut image = vec![0; pages as usize * 4096];
@@ -208,7 +208,7 @@ struct Done {
 fn generated_programs_stay_inside_and_agree() {
     for pages in [1u32, 3, 64] {
         let engines = [Way::VerifiedInterpreted, Way::Verified, Way::Unoptimised].map(|way| {
-            let engine = ways::engine(way, |_| {});
+            let engine = ways::engine(way, |config| config);
             let (map, memory) = arena(&engine, pages);
             (way, engine, map, memory)
         });
@@ -267,7 +267,7 @@ fn generated_programs_stay_inside_and_agree() {
 #[test]
 fn atomics_are_aligned_or_stop_the_run() {
     for way in VERIFIED {
-        let engine = ways::engine(way, |_| {});
+        let engine = ways::engine(way, |config| config);
         let (map, arena) = arena(&engine, 2);
         for (op, size) in [
             ("lock *(u64 *)(r2 + 8) += r3", 8),
@@ -301,7 +301,7 @@ fn atomics_are_aligned_or_stop_the_run() {
 #[test]
 fn user_addresses_are_the_hosts_too() {
     for way in VERIFIED {
-        let engine = ways::engine(way, |_| {});
+        let engine = ways::engine(way, |config| config);
         let (map, arena) = arena(&engine, 4);
         let page = arena.alloc(1).unwrap().unwrap();
         arena.write(page + 16, &0x55u64.to_ne_bytes()).unwrap();
@@ -319,7 +319,7 @@ fn user_addresses_are_the_hosts_too() {
         let text = "r0 = map[fd:0]\nr2 = 0x100000000 ll\nr2 = addr_space_cast(r2, 1, 0)\nr0 = r2\nexit";
         assert_eq!(load(&engine, text, &[&map]).unwrap().run(&mut (), &mut []).unwrap(), 0, "{way:?}");
     }
-    let engine = ways::engine(Way::Verified, |_| {});
+    let engine = ways::engine(Way::Verified, |config| config);
     let (_map, arena) = arena(&engine, 4);
     let end = arena.start() + 4 * 4096;
     for address in [0, arena.start() - 1, end, end - 7, u64::MAX] {
@@ -333,7 +333,7 @@ fn user_addresses_are_the_hosts_too() {
 
 #[test]
 fn what_is_no_arenas_business_is_refused() {
-    let engine = ways::engine(Way::Verified, |_| {});
+    let engine = ways::engine(Way::Verified, |config| config);
     let ((one, _), (two, _)) = (arena(&engine, 1), arena(&engine, 1));
     let refused = |text: &str, maps: &[&Map]| load(&engine, text, maps).unwrap_err().to_string();
     let cast = "r2 = addr_space_cast(r2, 0, 1)\nr0 = *(u64 *)(r2 + 0)\nexit";
@@ -346,14 +346,14 @@ fn what_is_no_arenas_business_is_refused() {
     assert!(refused(lookup, &[&one]).contains("a map of a kind it works on"));
     // Without the verifier, accesses of the arena are not known as such.
     for way in [Way::Interpreted, Way::Unverified] {
-        let error = ways::try_instance(&ways::engine(way, |_| {}), way, &object()).unwrap_err();
+        let error = ways::try_instance(&ways::engine(way, |config| config), way, &object()).unwrap_err();
         assert!(matches!(error, LoadError::ArenaNeedsVerifier { .. }), "{error}");
     }
     // The arena of an object must hold its variables and be within the memory limit.
     let mut small = object();
     small.set_max_entries("arena", 1).unwrap();
     ways::loaded(Way::Verified, &small);
-    let engine = ways::engine(Way::Verified, |config| config.memory_limit = 100 * 4096);
+    let engine = ways::engine(Way::Verified, |config| config.memory_limit(100 * 4096));
     let error = ways::try_instance(&engine, Way::Verified, &object()).unwrap_err();
     assert!(error.to_string().contains("arena"), "{error}");
     assert_eq!(engine.domain().memory().used(), 0, "the refused load leaves nothing");

@@ -96,13 +96,12 @@ fn asks_for_its_cpu(object: &Object, name: &str) -> bool {
 fn compare<C: Context>(object: &Object, name: &str, kind: Kind, run: Run<C>, tally: &mut Tally) -> Result<(), String> {
     for mode in [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit)) {
         let theirs = KernelObject::load_programs(object, &[name], kind);
-        let mut config = Config::default();
-        config.mode = mode;
+        let config = Config::new().mode(mode);
         let engine = Engine::new(config).unwrap();
         let linker = Linker::<()>::new(&engine);
         let load = |privileged: bool| -> Result<_, LoadError> {
             let loader = linker.loader::<C>().only(&[name]);
-            let loader = if privileged { loader.privileged() } else { loader };
+            let loader = loader.privileged(privileged);
             loader.object(object, MapSet::for_object(&engine, object)?)
         };
         // The kernel is asked as root.

@@ -28,7 +28,7 @@ const REFUSED: [(&str, &str); 10] = [
 ];
 
 fn load(way: Way, bytes: &[u8], only: &[&str]) -> Result<Instance<()>, LoadError> {
-    let engine = ways::engine(way, |_| {});
+    let engine = ways::engine(way, |config| config);
     let object = Object::parse(bytes).unwrap();
     let maps = MapSet::for_object(&engine, &object).unwrap();
     Linker::<()>::new(&engine).loader::<Xdp>().only(only).object(&object, maps)
@@ -36,14 +36,14 @@ fn load(way: Way, bytes: &[u8], only: &[&str]) -> Result<Instance<()>, LoadError
 
 /// Loads the object without verification, on a raw context.
 fn load_raw(way: Way, only: &[&str]) -> Instance<()> {
-    let engine = ways::engine(way, |_| {});
+    let engine = ways::engine(way, |config| config);
     let object = Object::parse(OBJECT).unwrap();
     let maps = MapSet::for_object(&engine, &object).unwrap();
     let linker = Linker::<()>::new(&engine);
     let loader = match way {
-        Way::Interpreted => linker.loader::<Raw>().interpreted(),
+        Way::Interpreted => linker.loader::<Raw>().interpreted(true),
         // SAFETY: of the programs that are loaded so the verifier accepts all.
-        Way::Unverified => unsafe { linker.loader::<Raw>().unverified() },
+        Way::Unverified => unsafe { linker.loader::<Raw>().unverified(true) },
         Way::Instance | Way::InterpretedInstance => {
             let module = linker.loader::<Raw>().only(only).compile(&object);
             return module
@@ -176,7 +176,7 @@ fn own_functions_come_first() {
         buff.ingress_ifindex = 7;
         assert_eq!(instance.program::<Xdp>("calls").unwrap().run(&mut (), &mut buff).unwrap(), 26, "{way:?}");
     }
-    let engine = ways::engine(Way::Verified, |_| {});
+    let engine = ways::engine(Way::Verified, |config| config);
     let object = Object::parse(OBJECT).unwrap();
     let maps = MapSet::for_object(&engine, &object).unwrap();
     let mut linker = Linker::<u64>::new(&engine);

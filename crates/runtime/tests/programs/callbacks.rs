@@ -54,11 +54,10 @@ fn programs<'l>(
 fn a_hybrid_budget_ends_callbacks() {
     let mut counts = Vec::new();
     for mode in modes() {
-        let mut config = config(mode);
-        config.hybrid_budget = 1000;
+        let config = config(mode).hybrid_budget(1000);
         let engine = Engine::new(config).unwrap();
         let linker = linker(&engine, false);
-        for (name, program) in programs(&linker, &engine, 8_000_000, "a: goto a", |loader| loader.hybrid()) {
+        for (name, program) in programs(&linker, &engine, 8_000_000, "a: goto a", |loader| loader.hybrid(true)) {
             let mut calls = 0;
             let result = program.run(&mut calls, &mut []);
             assert!(matches!(result, Err(RunError::Budget { .. })), "{mode:?}, {name}: {result:?}");
@@ -76,11 +75,10 @@ fn a_hybrid_budget_ends_callbacks() {
 #[test]
 fn proven_programs_do_not_count() {
     for mode in modes() {
-        let mut config = config(mode);
-        config.hybrid_budget = 10;
+        let config = config(mode).hybrid_budget(10);
         let engine = Engine::new(config).unwrap();
         let linker = linker(&engine, false);
-        for (name, program) in programs(&linker, &engine, 3000, "r0 = 1", |loader| loader.hybrid()) {
+        for (name, program) in programs(&linker, &engine, 3000, "r0 = 1", |loader| loader.hybrid(true)) {
             let mut calls = 0;
             assert_eq!(program.run(&mut calls, &mut []).unwrap(), 1, "{mode:?}, {name}");
             assert_eq!(calls, 3000, "{mode:?}, {name}");
@@ -93,8 +91,7 @@ fn proven_programs_do_not_count() {
 fn only_interruptible_programs_are_interrupted() {
     for mode in modes() {
         for interruptible in [false, true] {
-            let mut config = config(mode);
-            config.interruptible = interruptible;
+            let config = config(mode).interruptible(interruptible);
             let engine = Engine::new(config).unwrap();
             let linker = linker(&engine, true);
             for (name, program) in programs(&linker, &engine, 3000, "r0 = 1", |loader| loader) {
@@ -120,8 +117,7 @@ fn of_two_reasons_to_stop_every_engine_names_the_same() {
     for mode in modes() {
         let mut ends = Vec::new();
         for budget in 1..=8 {
-            let mut config = config(mode);
-            (config.interruptible, config.budget) = (true, Some(budget));
+            let config = config(mode).interruptible(true).budget(budget);
             let engine = Engine::new(config).unwrap();
             let linker = linker(&engine, true);
             let two = assemble("call 1001\ncall 1001\nr0 = 0\nexit").unwrap();
@@ -132,7 +128,7 @@ fn of_two_reasons_to_stop_every_engine_names_the_same() {
                 matches!(two, Err(RunError::Interrupted { .. }))
             };
             assert!(named, "{mode:?}, {budget}: {two:?}");
-            let spins = linker.loader::<Raw>().hybrid().insns("spins", insns.clone()).unwrap();
+            let spins = linker.loader::<Raw>().hybrid(true).insns("spins", insns.clone()).unwrap();
             ends.push(spins.run(&mut 0, &mut []).unwrap_err().to_string());
             for (name, program) in programs(&linker, &engine, 3000, "r0 = 1", |loader| loader) {
                 let mut calls = 0;

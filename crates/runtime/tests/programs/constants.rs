@@ -26,7 +26,7 @@ fn a_configured_program_does_what_it_was_configured_for() {
     for way in [Way::Verified, Way::VerifiedInterpreted] {
         let mut sizes = Vec::new();
         for mode in 0..3 {
-            let engine = ways::engine(way, |_| {});
+            let engine = ways::engine(way, |config| config);
             let instance = ways::instance(&engine, way, &object(0, mode));
             let program = instance.program::<Raw>("entry").unwrap();
             assert_eq!(program.run(&mut (), &mut bytes.clone()).unwrap(), expected(mode, &bytes), "{way:?}, {mode}");
@@ -45,7 +45,7 @@ fn what_is_switched_off_need_not_exist() {
     for way in WAYS {
         let verified = way.is_verified();
         for verbose in [0, 1] {
-            let engine = ways::engine(way, |_| {});
+            let engine = ways::engine(way, |config| config);
             let result = ways::try_instance(&engine, way, &object(verbose, 0));
             match result {
                 Ok(_) => assert!(verified && verbose == 0, "{way:?}, {verbose}"),
@@ -60,7 +60,7 @@ fn what_is_switched_off_need_not_exist() {
 
 #[test]
 fn constants_stay_what_they_are() {
-    let engine = ways::engine(Way::Verified, |_| {});
+    let engine = ways::engine(Way::Verified, |config| config);
     let instance = ways::instance(&engine, Way::Verified, &object(0, 2));
     let constants = instance.maps().find(|map| map.name().ends_with(".rodata")).unwrap().clone();
     assert!(constants.is_constant());

@@ -45,7 +45,7 @@ fn insns(text: &str) -> Vec<bpf_runtime::isa::Insn> {
 }
 
 fn refused<C: BpfContext>(text: &str, message: &str) {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     match Linker::<()>::new(&engine).loader::<C>().insns("test", insns(text)) {
         Err(LoadError::Verifier { source, .. }) => assert!(source.to_string().contains(message), "{source}"),
         other => panic!("{text}: {other:?}"),
@@ -67,7 +67,7 @@ fn the_c_struct_is_the_layout() {
 #[test]
 fn a_c_program_reads_and_writes_the_struct() {
     let object = Object::parse(include_bytes!("../objects/request.o")).unwrap();
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let maps = MapSet::for_object(&engine, &object).unwrap();
         let instance = Linker::<()>::new(&engine).load::<Request>(&object, maps).unwrap();
         let filter: Program<Request, ()> = instance.program("filter").unwrap();
@@ -114,18 +114,18 @@ fn programs_keep_to_what_the_struct_allows() {
     }
     refused::<Flat>("*(u64 *)(r1 + 8) = 1; r0 = 0; exit", "may not be written");
     // Only the verifier tells a pointer from a number, so nothing else loads a context with bytes.
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let linker = Linker::<()>::new(&engine);
-    let error = linker.loader::<Request>().interpreted().insns("test", insns("r0 = 0; exit")).unwrap_err();
+    let error = linker.loader::<Request>().interpreted(true).insns("test", insns("r0 = 0; exit")).unwrap_err();
     assert!(matches!(error, LoadError::NeedsVerifier { .. }), "{error}");
 }
 
 #[test]
 fn an_unverified_program_in_the_interpreter_writes_writable_fields_only() {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let linker = Linker::<()>::new(&engine);
     let run = |text: &str| {
-        let program = linker.loader::<Flat>().interpreted().insns("test", insns(text)).unwrap();
+        let program = linker.loader::<Flat>().interpreted(true).insns("test", insns(text)).unwrap();
         let mut flat = Flat { hits: 1, limit: 5, pair: [7, 8] };
         (program.run(&mut (), &mut flat), flat)
     };
@@ -147,9 +147,9 @@ fn hybrid_checks_know_the_slices() {
     let text = |start: u32| {
         format!("r2 = *(u64 *)(r1 + {start}); r3 = *(u32 *)(r1 + 0); r2 += r3; r0 = *(u8 *)(r2 + 0); exit")
     };
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
-        let load = |start| linker.loader::<Request>().hybrid().insns("test", insns(&text(start))).unwrap();
+        let load = |start| linker.loader::<Request>().hybrid(true).insns("test", insns(&text(start))).unwrap();
         let (head, body) = (load(16), load(32));
         for (method, in_head, in_body) in
             [(0, true, true), (2, true, true), (3, false, true), (4, false, true), (5, false, false)]
@@ -176,7 +176,7 @@ fn contexts_are_told_apart() {
     struct Other {
         value: u64,
     }
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let linker = Linker::<()>::new(&engine);
     let object = Object::parse(include_bytes!("../objects/request.o")).unwrap();
     let instance = linker.load::<Request>(&object, MapSet::for_object(&engine, &object).unwrap()).unwrap();
@@ -191,10 +191,10 @@ fn contexts_are_told_apart() {
 /// Without memory, every engine passes the null pointer: addresses before it wrap round, and results may show them.
 #[test]
 fn no_memory_begins_at_the_same_address_on_every_engine() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let text = "r0 = 1; r3 = r1; r3 -= 1; if r3 > r1 goto +1; r0 = 2; exit";
         let program: Program<bpf_runtime::Raw, ()> =
-            Linker::new(&engine).loader().hybrid().insns("wraps", insns(text)).unwrap();
+            Linker::new(&engine).loader().hybrid(true).insns("wraps", insns(text)).unwrap();
         assert_eq!(program.run(&mut (), &mut []).unwrap(), 1);
         assert_eq!(program.run(&mut (), &mut [0]).unwrap(), 2);
     }

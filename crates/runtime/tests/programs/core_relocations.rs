@@ -11,7 +11,7 @@ use bpf_runtime::{
 #[test]
 fn headers_of_packets_are_their_own_targets() {
     let object = Object::parse(include_bytes!("../objects/core_wire.o")).unwrap();
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let maps = MapSet::for_object(&engine, &object).unwrap();
         let instance = Linker::<()>::new(&engine).load::<Xdp>(&object, maps).unwrap();
         let mut frame = [0; 34];
@@ -38,7 +38,7 @@ fn load<C: bpf_runtime::Context>(engine: &Engine, name: &str) -> Result<Program<
 
 #[test]
 fn fields_are_found_by_name() {
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let program = load::<Xdp>(&engine, "shuffled").unwrap();
         let run = |packet: &mut [u8]| {
             let mut buff = XdpBuff::new(packet);
@@ -52,7 +52,7 @@ fn fields_are_found_by_name() {
 
 #[test]
 fn questions_are_answered() {
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let program = load::<Xdp>(&engine, "asks").unwrap();
         // data, not no_such_field; xdp_md, not task_struct; XDP_PASS, not XDP_NO_SUCH; size, size and offset as the
         // host's; not pid.
@@ -63,7 +63,7 @@ fn questions_are_answered() {
 
 #[test]
 fn what_does_not_exist_is_refused_only_where_it_is_reached() {
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let program = load::<Xdp>(&engine, "guarded").unwrap();
         assert_eq!(program.run(&mut (), &mut XdpBuff::new(&mut [])).unwrap(), 2, "XDP_PASS by name");
         for (name, expected) in [
@@ -87,12 +87,12 @@ fn what_does_not_exist_is_refused_only_where_it_is_reached() {
 #[test]
 fn what_does_not_exist_ends_an_unverified_run() {
     let object = object();
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
         let maps = || MapSet::for_object(&engine, &object).unwrap();
         // SAFETY: neither program touches memory: their only access is the one that does not exist.
-        let jit = unsafe { linker.loader::<Raw>().unverified() };
-        for loader in [linker.loader::<Raw>().interpreted(), jit] {
+        let jit = unsafe { linker.loader::<Raw>().unverified(true) };
+        for loader in [linker.loader::<Raw>().interpreted(true), jit] {
             let instance = loader.only(&["missing_type", "missing_value"]).object(&object, maps()).unwrap();
             for name in ["missing_type", "missing_value"] {
                 let error =
@@ -105,7 +105,7 @@ fn what_does_not_exist_ends_an_unverified_run() {
 
 #[test]
 fn an_access_takes_the_size_that_the_field_has() {
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let program = load::<Skb>(&engine, "resized").unwrap();
         let mut packet = [0; 64];
         let mut skb = SkBuff::new(&mut packet);
@@ -132,7 +132,7 @@ struct Request<'p> {
 
 #[test]
 fn derived_contexts_have_their_names() {
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let program = load::<Request>(&engine, "derived").unwrap();
         let mut bytes = [1, 2, 3];
         let body = ContextBytesMut::new(&mut bytes).unwrap();
@@ -147,7 +147,7 @@ fn derived_contexts_have_their_names() {
 /// With a host's BTF, its types are there, too: here the types that the object was compiled with.
 #[test]
 fn types_are_taken_from_a_hosts_btf() {
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let mut object = object();
         object.target_btf(include_bytes!("../objects/core.o")).unwrap();
         let maps = MapSet::for_object(&engine, &object).unwrap();
@@ -168,7 +168,7 @@ fn a_hosts_btf_may_be_anything() {
     for bad in [&b""[..], b"\x9f\xeb", b"\x7fELF", &bytes[..200], &[0; 4096]] {
         object.target_btf(bad).unwrap_err();
     }
-    let engine = &engines(|_| {})[0];
+    let engine = &engines(|config| config)[0];
     let maps = MapSet::for_object(engine, &object).unwrap();
     let instance = Linker::<()>::new(engine).loader::<Xdp>().only(&["asks"]).object(&object, maps).unwrap();
     let program = instance.program::<Xdp>("asks").unwrap();

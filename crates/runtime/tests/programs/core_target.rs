@@ -55,7 +55,7 @@ fn programs_meet_the_targets_types() {
         // same and enum wide.
         ("matches", 0b01001),
     ];
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         for (name, expected) in cases {
             assert_eq!(run(&engine, &object, name).as_ref(), Ok(&expected), "{name}");
         }
@@ -65,7 +65,7 @@ fn programs_meet_the_targets_types() {
 #[test]
 fn accesses_that_cannot_be_adapted_are_refused() {
     let object = object();
-    let engine = &engines(|_| {})[0];
+    let engine = &engines(|config| config)[0];
     for (name, expected) in [
         ("sizes_negative", "`sizes::negative`: the field has another size here"),
         ("kinds_number", "`kinds::number`: the field is of another kind here"),
@@ -82,7 +82,7 @@ fn accesses_that_cannot_be_adapted_are_refused() {
 fn several_types_of_a_name_are_all_looked_at() {
     let mut object = Object::parse(include_bytes!("../objects/core_candidates.o")).unwrap();
     object.target_btf(include_bytes!("../objects/core_candidates_host.o")).unwrap();
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let expected = [
             ("first", 0x0f0e_0d0c),
             ("second", 0x1312_1110),
@@ -105,7 +105,7 @@ fn several_types_of_a_name_are_all_looked_at() {
 #[test]
 fn enumerations_of_the_interface_are_there() {
     let object = Object::parse(include_bytes!("../objects/core_enums.o")).unwrap();
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         assert_eq!(run(&engine, &object, "features"), Ok(0b01_0101_0101_0111), "as their names say");
         assert_eq!(run(&engine, &object, "values"), Ok(0b11_1111));
     }
@@ -115,7 +115,7 @@ fn enumerations_of_the_interface_are_there() {
 #[test]
 fn functions_may_be_called_by_flavours() {
     let object = Object::parse(include_bytes!("../objects/flavours.o")).unwrap();
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         assert_eq!(run(&engine, &object, "exist"), Ok(0b0001));
         assert_eq!(run(&engine, &object, "length"), Ok(64));
         let mut linker = Linker::<()>::new(&engine);

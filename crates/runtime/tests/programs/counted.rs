@@ -144,9 +144,7 @@ fn machine_code_ends_where_the_interpreter_does() {
     for budget in BUDGETS {
         let make = |mode, level| {
             Variant::new(format!("{mode:?} {level:?}, budget {budget}"), |config| {
-                config.mode = mode;
-                config.opt_level = level;
-                config.budget = Some(budget);
+                config.mode(mode).opt_level(level).budget(budget)
             })
         };
         let interpreter = make(Mode::Interpreter, OptLevel::Speed);

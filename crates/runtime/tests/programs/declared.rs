@@ -41,7 +41,7 @@ fn linker(engine: &Engine) -> Linker<Vec<u64>> {
 #[test]
 fn functions_by_name_need_no_number() {
     let object = Object::parse(OBJECT).unwrap();
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let linker = linker(&engine);
         let maps = MapSet::for_object(&engine, &object).unwrap();
         let instance = linker.loader::<Raw>().only(&["agree"]).object(&object, maps).unwrap();
@@ -55,7 +55,7 @@ fn functions_by_name_need_no_number() {
 #[test]
 fn functions_that_wait_need_no_number() {
     let object = Object::parse(OBJECT).unwrap();
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let mut linker = Linker::<Vec<u64>>::new(&engine);
         let emit = async |mut c: AsyncCaller<'_, Vec<u64>>, value: u64| -> u64 {
             c.host().push(value);
@@ -95,7 +95,7 @@ fn functions_that_wait_need_no_number() {
 #[test]
 fn a_prototype_that_differs_from_the_hosts_is_refused() {
     let object = Object::parse(OBJECT).unwrap();
-    let engine = engines(|_| {}).remove(0);
+    let engine = engines(|config| config).remove(0);
     let linker = linker(&engine);
     for (name, declared, host) in [
         ("fewer", "__u64 fewer(__u64)", "__u64 fewer(__u64, __u64)"),
@@ -130,7 +130,7 @@ fn a_prototype_that_differs_from_the_hosts_is_refused() {
 #[test]
 fn flavours_are_compared_too() {
     let object = Object::parse(OBJECT).unwrap();
-    let engine = engines(|_| {}).remove(0);
+    let engine = engines(|config| config).remove(0);
     let linker = linker(&engine);
     let load = |program: &str| {
         let maps = MapSet::for_object(&engine, &object).unwrap();
@@ -147,7 +147,7 @@ fn flavours_are_compared_too() {
 #[test]
 fn a_result_may_be_declared_narrower() {
     let object = Object::parse(OBJECT).unwrap();
-    let engine = engines(|_| {}).remove(0);
+    let engine = engines(|config| config).remove(0);
     let linker = linker(&engine);
     let maps = MapSet::for_object(&engine, &object).unwrap();
     let instance = linker.loader::<Raw>().only(&["calls_cut"]).object(&object, maps).unwrap();
@@ -161,7 +161,7 @@ fn a_result_may_be_declared_narrower() {
 
 #[test]
 fn a_name_is_registered_once() {
-    let engine = engines(|_| {}).remove(0);
+    let engine = engines(|config| config).remove(0);
     let mut linker = linker(&engine);
     let again = linker.func_named("emit", |_: &mut Caller<'_, Vec<u64>>| ());
     assert!(matches!(again, Err(LinkError::DuplicateName { name }) if name == "emit"));

@@ -77,12 +77,7 @@ fn the_budget_stops_both_engines_at_the_same_place() {
     let budgets = [1u64, 2, 3, 5, 8, 13, 40, 100, 1000, 1 << 40];
     let (mut stopped, mut finished) = (0, 0);
     for budget in budgets {
-        let make = |mode| {
-            Variant::new(format!("{mode:?}, budget {budget}"), |config| {
-                config.mode = mode;
-                config.budget = Some(budget);
-            })
-        };
+        let make = |mode| Variant::new(format!("{mode:?}, budget {budget}"), |config| config.mode(mode).budget(budget));
         let (interpreter, jit) = (make(Mode::Interpreter), make(Mode::Jit));
         for seed in 70_000..70_000 + soak(150) {
             let generated = generate::from_seed(seed, &shape);

@@ -14,7 +14,7 @@ const VERIFIED: [Way; 5] =
 
 fn xdp(way: Way, name: &str) -> Instance<()> {
     let object = Object::parse(OBJECT).unwrap();
-    let engine = ways::engine(way, |_| {});
+    let engine = ways::engine(way, |config| config);
     let maps = MapSet::for_object(&engine, &object).unwrap();
     let linker = Linker::<()>::new(&engine);
     linker.loader::<Xdp>().only(&[name]).object(&object, maps).unwrap_or_else(|e| panic!("{way:?}: {e}"))
@@ -46,7 +46,7 @@ fn slices_are_the_packet() {
 fn packets_are_read_and_written_to_their_end() {
     let object = Object::parse(OBJECT).unwrap();
     for way in VERIFIED {
-        let engine = ways::engine(way, |_| {});
+        let engine = ways::engine(way, |config| config);
         let linker = Linker::<()>::new(&engine);
         let maps = MapSet::for_object(&engine, &object).unwrap();
         let instance = linker.loader::<Skb>().only(&["writes"]).object(&object, maps).unwrap();
@@ -89,12 +89,12 @@ fn records_are_submitted_or_discarded() {
 /// The stack bytes of an unverified program are no dynptr.
 #[test]
 fn unverified_programs_have_no_dynptrs() {
-    let engine = ways::engine(Way::Interpreted, |_| {});
+    let engine = ways::engine(Way::Interpreted, |config| config);
     let text = "*(u64 *)(r10 - 16) = 4096\n*(u64 *)(r10 - 8) = 8\nr1 = r10\nr1 += -24\nr2 = 8\nr3 = r10\nr3 += -16\n\
                 r4 = 0\nr5 = 0\ncall 201\nexit";
     let linker = Linker::<()>::new(&engine);
     let insns = bpf_runtime::isa::assemble(text).unwrap();
-    let program = linker.loader::<bpf_runtime::Raw>().interpreted().insns("forged", insns).unwrap();
+    let program = linker.loader::<bpf_runtime::Raw>().interpreted(true).insns("forged", insns).unwrap();
     let error = program.run(&mut (), &mut []).unwrap_err().to_string();
     assert!(error.contains("needs a verified program"), "{error}");
 }
@@ -103,7 +103,7 @@ fn unverified_programs_have_no_dynptrs() {
 #[test]
 fn packets_are_of_their_context() {
     let object = Object::parse(OBJECT).unwrap();
-    let engine = ways::engine(Way::Verified, |_| {});
+    let engine = ways::engine(Way::Verified, |config| config);
     let linker = Linker::<()>::new(&engine);
     let maps = MapSet::for_object(&engine, &object).unwrap();
     let error = linker.loader::<Skb>().only(&["headers"]).object(&object, maps).unwrap_err();

@@ -71,8 +71,8 @@ fn before() -> Vec<u8> {
 
 /// The result and the text of this runtime; `Err` if the load is refused.
 fn ours(way: Way, format: &str, values: &[&str], size: u32) -> Result<(i32, Vec<u8>), String> {
-    let engine = ways::engine(way, |_| {});
-    let def = MapDef::new("format", MapType::Array, 4, FORMAT, 1).with_flags(RDONLY_PROG);
+    let engine = ways::engine(way, |config| config);
+    let def = MapDef::new("format", MapType::Array, 4, FORMAT, 1).flags(RDONLY_PROG);
     let format_map = Map::create(def, engine.domain()).unwrap();
     format_map.update(&[0; 4], &padded(format.as_bytes(), FORMAT), 0).unwrap();
     format_map.freeze().unwrap();
@@ -222,9 +222,8 @@ fn printed_values_are_proven() {
     for way in VERIFIED {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&lines);
-        let engine = ways::engine(way, |config| {
-            config.print = Some(Arc::new(move |line| sink.lock().unwrap().push(line.text.to_owned())));
-        });
+        let engine =
+            ways::engine(way, |config| config.print(move |line| sink.lock().unwrap().push(line.text.to_owned())));
         let linker = Linker::<()>::new(&engine);
         let map = Map::create(MapDef::new("names", MapType::Hash, 4, 8, 2), engine.domain()).unwrap();
         map.update(&[1, 0, 0, 0], b"eightchr", 0).unwrap();

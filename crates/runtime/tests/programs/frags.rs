@@ -18,7 +18,7 @@ const VERIFIED: [Way; 5] =
 
 fn load(way: Way) -> Instance<()> {
     let object = Object::parse(OBJECT).unwrap();
-    let engine = ways::engine(way, |_| {});
+    let engine = ways::engine(way, |config| config);
     let maps = MapSet::for_object(&engine, &object).unwrap();
     let linker = Linker::<()>::new(&engine);
     linker.loader::<XdpFrags>().only(&["ask"]).object(&object, maps).unwrap_or_else(|e| panic!("{way:?}: {e}"))
@@ -171,7 +171,7 @@ fn pieces_are_pulled_into_the_first() {
 #[test]
 fn events_have_all_pieces() {
     for way in VERIFIED {
-        let engine = ways::engine(way, |_| {});
+        let engine = ways::engine(way, |config| config);
         let linker = Linker::<()>::new(&engine);
         let slots = engine.domain().max_slots().min(64);
         let map = Map::create(MapDef::new("events", MapType::PerfEventArray, 4, 4, slots), engine.domain()).unwrap();
@@ -201,7 +201,7 @@ fn events_have_all_pieces() {
 #[test]
 fn only_programs_for_packets_in_pieces_have_them() {
     let object = Object::parse(OBJECT).unwrap();
-    let engine = ways::engine(Way::Verified, |_| {});
+    let engine = ways::engine(Way::Verified, |config| config);
     let linker = Linker::<()>::new(&engine);
     let maps = || MapSet::for_object(&engine, &object).unwrap();
     let refused = linker.loader::<XdpFrags>().only(&["whole"]).object(&object, maps()).unwrap_err();

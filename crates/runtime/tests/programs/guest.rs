@@ -24,7 +24,7 @@ fn request(client: u32, path: &[u8]) -> Request<'_> {
 
 #[test]
 fn a_plug_in_in_rust_does_what_it_says() {
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let mut linker = Linker::<Vec<String>>::new(&engine);
         let say = |c: &mut Caller<'_, Vec<String>>, text: SharedBytes<'_>| -> Result<(), HelperError> {
             let text = String::from_utf8(text.to_vec()).map_err(HelperError::new)?;

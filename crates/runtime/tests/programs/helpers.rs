@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 fn load<H: 'static>(linker: &Linker<H>, text: &str) -> Program<Raw, H> {
     // SAFETY: the tests' programs use no memory but their stack and end, or are stopped.
-    let loader = unsafe { linker.loader::<Raw>().unverified() };
+    let loader = unsafe { linker.loader::<Raw>().unverified(true) };
     loader.insns("test", program(text)).unwrap_or_else(|e| panic!("{e} in {text}"))
 }
 
@@ -177,7 +177,7 @@ fn a_panic_in_a_function_ends_the_run_only() {
 
 #[test]
 fn ids_and_names_are_taken_once() {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let mut linker = Linker::<()>::new(&engine);
     let f = |_: &mut Caller<'_, ()>| 1u64;
     assert!(linker.func(5, "mine", f).is_err(), "5 is bpf_ktime_get_ns");
@@ -203,8 +203,7 @@ struct SelfHost {
 #[test]
 fn runs_may_be_nested_up_to_the_limit() {
     for mode in modes() {
-        let mut config = config(mode);
-        config.max_nested_runs = 5;
+        let config = config(mode).max_nested_runs(5);
         let engine = Engine::new(config).unwrap();
         let mut linker = Linker::<SelfHost>::new(&engine);
         let again = |c: &mut Caller<'_, SelfHost>, left: u64| -> Result<u64, HelperError> {
@@ -267,7 +266,7 @@ fn a_program_may_be_let_go_while_it_runs() {
             .unwrap();
         let array = ProgArray::create(&engine, "array", 1).unwrap();
         // SAFETY: these programs use no memory, and end.
-        let loader = || unsafe { linker.loader::<Raw>().unverified() };
+        let loader = || unsafe { linker.loader::<Raw>().unverified(true) };
         let target = "r6 = 5; call 1001; call 1001; r6 += 1; call f; r0 += r6; exit; f: call 1001; r0 = 10; exit";
         array.set(0, &loader().insns("target", program(target)).unwrap()).unwrap();
         let first =
@@ -302,7 +301,7 @@ fn run(instance: &Instance<()>, name: &str, bytes: usize) -> u64 {
 #[test]
 fn map_helpers() {
     for way in WAYS {
-        let engine = Engine::new(Config::default()).unwrap();
+        let engine = Engine::new(Config::new()).unwrap();
         let instance = instance(&engine, way, |_| {});
         let hash = notes(&[ENOENT, ENOENT, 0, 7, 9, EEXIST, 0xff, 0]);
         assert_eq!(run(&instance, "hash", 0), hash, "{way:?}");
@@ -321,7 +320,7 @@ fn map_helpers() {
 #[test]
 fn global_data() {
     for way in WAYS {
-        let engine = Engine::new(Config::default()).unwrap();
+        let engine = Engine::new(Config::new()).unwrap();
         let first = instance(&engine, way, |_| {});
         assert_eq!((run(&first, "globals", 0), run(&first, "globals", 0)), (103, 106), "{way:?}");
         let other = instance(&engine, way, |object| object.set_global("step", &50u64.to_ne_bytes()).unwrap());
@@ -332,7 +331,7 @@ fn global_data() {
 #[test]
 fn clock_and_random() {
     for way in WAYS {
-        let engine = Engine::new(Config::default()).unwrap();
+        let engine = Engine::new(Config::new()).unwrap();
         let instance = instance(&engine, way, |_| {});
         assert_eq!(run(&instance, "clock", 0), 1, "{way:?}");
         let any = run(&instance, "random", 0);
@@ -346,8 +345,7 @@ fn printk_goes_to_the_sink() {
     for way in WAYS {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&lines);
-        let mut config = Config::default();
-        config.print = Some(Arc::new(move |line| sink.lock().unwrap().push(line.text.to_owned())));
+        let config = Config::new().print(move |line| sink.lock().unwrap().push(line.text.to_owned()));
         let engine = Engine::new(config).unwrap();
         let instance = instance(&engine, way, |_| {});
         let text = "9 bytes, ff, 100";
@@ -359,7 +357,7 @@ fn printk_goes_to_the_sink() {
 #[test]
 fn bpf_loop_runs_its_callback() {
     for way in WAYS {
-        let engine = Engine::new(Config::default()).unwrap();
+        let engine = Engine::new(Config::new()).unwrap();
         let instance = instance(&engine, way, |_| {});
         for (n, done, sum) in [(0, 0, 0), (1, 1, 0), (10, 10, 45), (50, 50, 1225), (51, 50, 1225), (100, 50, 1225)] {
             assert_eq!(run(&instance, "loop", n), done << 32 | sum, "{way:?}, {n}");
@@ -375,7 +373,7 @@ fn bpf_loop_runs_its_callback() {
 #[test]
 fn per_cpu_values_belong_to_slots() {
     for way in WAYS {
-        let engine = Engine::new(Config::default()).unwrap();
+        let engine = Engine::new(Config::new()).unwrap();
         let instance = instance(&engine, way, |_| {});
         let (threads, runs) = (4, 500u64);
         std::thread::scope(|scope| {
@@ -414,8 +412,7 @@ const ENDLESS: &str = "r1 = 65536; r2 = subprog[outer]; r3 = 0; r4 = 0; call 181
 fn the_budget_counts_callbacks() {
     for mode in modes() {
         for budget in [1, 2, 3, 1000] {
-            let mut config = config(mode);
-            config.budget = Some(budget);
+            let config = config(mode).budget(budget);
             let linker = Linker::<()>::new(&Engine::new(config).unwrap());
             let program = load(&linker, ENDLESS);
             for _ in 0..2 {
@@ -433,8 +430,7 @@ fn the_budget_counts_callbacks() {
 #[test]
 fn interruption_reaches_callbacks() {
     for mode in modes() {
-        let mut config = config(mode);
-        config.interruptible = true;
+        let config = config(mode).interruptible(true);
         let engine = Engine::new(config).unwrap();
         let linker = Linker::<()>::new(&engine);
         for text in [ENDLESS, "r0 = 0; a: r0 += 1; if r0 != -1 goto a; exit"] {

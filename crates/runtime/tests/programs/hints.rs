@@ -17,7 +17,7 @@ fn object() -> Object {
 
 #[test]
 fn divisions_by_what_may_be_zero_are_told() {
-    let (object, engine) = (object(), Engine::new(Config::default()).unwrap());
+    let (object, engine) = (object(), Engine::new(Config::new()).unwrap());
     let maps = MapSet::for_object(&engine, &object).unwrap();
     let reports = Linker::<()>::new(&engine).loader::<Xdp>().verify(&object, maps, false).unwrap();
     let hints = |name: &str| &reports.iter().find(|report| report.program == name).unwrap().hints;
@@ -39,7 +39,7 @@ fn divisions_by_what_may_be_zero_are_told() {
 /// reason.
 #[test]
 fn static_functions_that_are_no_programs_are_named() {
-    let (object, engine) = (object(), Engine::new(Config::default()).unwrap());
+    let (object, engine) = (object(), Engine::new(Config::new()).unwrap());
     let left_out: Vec<_> = object.left_out().iter().map(|f| (&*f.name, &*f.section, f.reason)).collect();
     assert_eq!(left_out, [("left_out", "own/section", LeftOutReason::UnknownSection)]);
     let maps = MapSet::for_object(&engine, &object).unwrap();
@@ -53,7 +53,7 @@ fn static_functions_that_are_no_programs_are_named() {
 #[test]
 fn a_refusal_without_source_lines_names_the_option() {
     const HINT: &str = "hint: compile with -g";
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let linker = Linker::<()>::new(&engine);
     let mut elf = elf::Elf::new();
     // r0 is not set.
@@ -73,8 +73,7 @@ fn a_refusal_without_source_lines_names_the_option() {
 #[test]
 fn verifying_makes_no_map() {
     let object = Object::parse(include_bytes!("../objects/maps.o")).unwrap();
-    let mut config = Config::default();
-    config.object_memory_limit = 1;
+    let config = Config::new().object_memory_limit(1);
     let engine = Engine::new(config).unwrap();
     let linker = Linker::<()>::new(&engine);
     let before = engine.usage().used;

@@ -52,9 +52,7 @@ fn linker(engine: &Engine) -> Linker<()> {
 
 /// An engine with limits that are not the default.
 fn engine() -> Engine {
-    let mut config = Config::default();
-    config.limits.steps = 1000;
-    config.frame_bytes = 256;
+    let config = Config::new().limits(|limits| limits.steps(1000)).frame_bytes(256);
     Engine::new(config).unwrap()
 }
 
@@ -62,9 +60,7 @@ fn engine() -> Engine {
 fn described(host: &HostInterface) -> Linker<()> {
     let host: HostInterface = serde_json::from_str(&serde_json::to_string(host).unwrap()).unwrap();
     HostContext::define(&host).unwrap();
-    let mut config = Config::default();
-    host.configure(&mut config);
-    let mut linker = Linker::new(&Engine::new(config).unwrap());
+    let mut linker = Linker::new(&Engine::new(host.configure(Config::new())).unwrap());
     for id in &host.removed_helpers {
         linker.remove_helper(*id);
     }
@@ -145,7 +141,7 @@ fn described_functions_run() {
          r0 = r8\nexit",
     )
     .unwrap();
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let mut linker = Linker::<()>::new(&engine);
         for function in &host.functions {
@@ -205,7 +201,7 @@ fn fields_are_read_and_written_by_name() {
     // As the program finds them: score + body[2].
     let text = "r0 = *(u64 *)(r1 + 32)\nr2 = *(u64 *)(r1 + 40)\nr3 = *(u64 *)(r1 + 48)\nr4 = r2\nr4 += 3\n\
                 if r4 > r3 goto +2\nr2 = *(u8 *)(r2 + 2)\nr0 += r2\nexit";
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
         let program = linker.loader::<HostContext>().insns("p", assemble(text).unwrap()).unwrap();
         assert_eq!(program.run(&mut (), &mut context).unwrap(), u64::from(b'c') - 2);

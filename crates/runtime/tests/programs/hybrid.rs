@@ -30,7 +30,7 @@ fn linker(engine: &Engine) -> Linker<u64> {
 fn program(linker: &Linker<u64>, text: &str) -> Program<Raw, u64> {
     let insns = assemble(text).unwrap();
     assert!(linker.loader::<Raw>().insns("proven", insns.clone()).is_err(), "needs no check:\n{text}");
-    linker.loader::<Raw>().hybrid().insns("checked", insns).unwrap_or_else(|e| panic!("{e}\n{text}"))
+    linker.loader::<Raw>().hybrid(true).insns("checked", insns).unwrap_or_else(|e| panic!("{e}\n{text}"))
 }
 
 /// Offsets around each end of a short buffer, around the limits within which pointers may be compared, and around the
@@ -46,7 +46,7 @@ const LOWEST: i64 = -(1 << 16);
 #[test]
 fn loads_and_stores_stop_exactly_at_the_borders() {
     for mode in modes() {
-        let engine = engine(mode, |_| {});
+        let engine = engine(mode, |config| config);
         let linker = linker(&engine);
         for (bits, size) in [(8, 1usize), (16, 2), (32, 4), (64, 8)] {
             for off in [0i16, 3, -5] {
@@ -104,7 +104,7 @@ fn loads_and_stores_stop_exactly_at_the_borders() {
 #[test]
 fn packets_end_where_the_context_says() {
     for mode in modes() {
-        let engine = engine(mode, |_| {});
+        let engine = engine(mode, |config| config);
         let linker = linker(&engine);
         // The byte `number` from data, after moving the start by the first byte there, if that is below 16.
         let text = "r7 = r1
@@ -124,11 +124,11 @@ fn packets_end_where_the_context_says() {
             r0 = *(u8 *)(r2 + 0)
             exit";
         let insns = assemble(text).unwrap();
-        let packet = linker.loader::<Xdp>().hybrid().insns("packet", insns).unwrap();
+        let packet = linker.loader::<Xdp>().hybrid(true).insns("packet", insns).unwrap();
         let text = "r7 = r1\ncall 1001\nr2 = *(u32 *)(r7 + 8)\nr2 += r0\nr0 = *(u16 *)(r2 + 0)\nexit";
-        let meta = linker.loader::<Xdp>().hybrid().insns("meta", assemble(text).unwrap()).unwrap();
+        let meta = linker.loader::<Xdp>().hybrid(true).insns("meta", assemble(text).unwrap()).unwrap();
         let text = "r7 = r1\ncall 1001\nr2 = *(u32 *)(r7 + 76)\nr2 += r0\nr0 = *(u32 *)(r2 + 0)\nexit";
-        let skb = linker.loader::<Skb>().hybrid().insns("skb", assemble(text).unwrap()).unwrap();
+        let skb = linker.loader::<Skb>().hybrid(true).insns("skb", assemble(text).unwrap()).unwrap();
         for first in [3u8, 200] {
             let (start, len) = (32usize, 40usize);
             let moved = if first < 16 { usize::from(first) } else { 0 };
@@ -163,7 +163,7 @@ fn packets_end_where_the_context_says() {
 #[test]
 fn an_end_is_an_address_like_others() {
     for mode in modes() {
-        let engine = engine(mode, |_| {});
+        let engine = engine(mode, |config| config);
         let linker = linker(&engine);
         for (bits, size) in [(8, 1u64), (16, 2), (32, 4), (64, 8)] {
             for off in [0i64, 1, -1, -3, -8, -9] {
@@ -194,11 +194,11 @@ fn an_end_is_an_address_like_others() {
 fn an_object_with_unbounded_offsets_and_loops() {
     let object = Object::parse(include_bytes!("../objects/checked.o")).unwrap();
     for mode in modes() {
-        let engine = engine(mode, |_| {});
+        let engine = engine(mode, |config| config);
         let linker = linker(&engine);
         let maps = || MapSet::for_object(&engine, &object).unwrap();
         assert!(matches!(linker.load::<Xdp>(&object, maps()), Err(LoadError::Verifier { .. })));
-        let instance = linker.loader::<Xdp>().hybrid().object(&object, maps()).unwrap();
+        let instance = linker.loader::<Xdp>().hybrid(true).object(&object, maps()).unwrap();
         let word = instance.program::<Xdp>("word").unwrap();
         let mut table = [10u64, 20, 30, 40, 50];
         // The offset is the index times four: with the upper bits lost, it may come back in range.
@@ -248,10 +248,11 @@ fn an_object_with_unbounded_offsets_and_loops() {
 fn what_does_not_end_is_stopped_by_the_budget() {
     for mode in modes() {
         for budget in [None, Some(100)] {
-            let engine = engine(mode, |config| {
-                (config.budget, config.hybrid_budget) = (budget, 1000);
+            let engine = engine(mode, |mut config| {
+                config = config.budget(budget).hybrid_budget(1000);
                 // The verifier walks an endless loop up to this limit before it gives up.
-                config.limits.steps = 5_000;
+                config = config.limits(|limits| limits.steps(5_000));
+                config
             });
             let linker = linker(&engine);
             let limit = budget.unwrap_or(1000);
@@ -285,11 +286,11 @@ struct Words {
 #[test]
 fn a_tail_call_into_an_endless_program_has_a_budget() {
     for mode in modes() {
-        let engine = engine(mode, |config| config.hybrid_budget = 1000);
+        let engine = engine(mode, |config| config.hybrid_budget(1000));
         let linker = linker(&engine);
         let array = ProgArray::<Words, u64>::create(&engine, "array", 1).unwrap();
         let load = |name: &str, text: &str| {
-            linker.loader().hybrid().prog_arrays(&[&array]).insns(name, assemble(text).unwrap()).unwrap()
+            linker.loader().hybrid(true).prog_arrays(&[&array]).insns(name, assemble(text).unwrap()).unwrap()
         };
         let endless = load("endless", "a: goto a");
         let first = load("first", "r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 5\nexit");
@@ -310,7 +311,7 @@ fn a_tail_call_into_an_endless_program_has_a_budget() {
 #[test]
 fn what_a_program_has_spent_is_not_missed_by_the_next() {
     for mode in modes() {
-        let engine = engine(mode, |_| {});
+        let engine = engine(mode, |config| config);
         let linker = linker(&engine);
         let array = ProgArray::<Words, u64>::create(&engine, "array", 1).unwrap();
         let load = |name: &str, budget: Option<u64>, text: &str| {
@@ -342,7 +343,7 @@ fn what_a_program_has_spent_is_not_missed_by_the_next() {
 #[test]
 fn comparisons_of_far_addresses_stop() {
     for mode in modes() {
-        let engine = engine(mode, |_| {});
+        let engine = engine(mode, |config| config);
         let linker = linker(&engine);
         let text = "r6 = r1\nr7 = r1\nr7 += r2\ncall 1001\nr6 += r0\nr0 = 0\nif r6 > r7 goto +1\nr0 = 1\nexit";
         let program = program(&linker, text);
@@ -370,7 +371,7 @@ fn comparisons_far_before_a_region_stop() {
     let packet = "r7 = r1\nr7 += r2";
     let start = "r7 = r1";
     for mode in modes() {
-        let engine = engine(mode, |_| {});
+        let engine = engine(mode, |config| config);
         let linker = linker(&engine);
         for (base, compared) in
             [(packet, "if r6 > r7 goto +1"), (start, "if r7 s>= r6 goto +1"), (start, "if r7 < r6 goto +1")]
@@ -399,9 +400,9 @@ fn comparisons_far_before_a_region_stop() {
 fn comparisons_of_pointers_and_arena_numbers_are_refused() {
     let (cast, far) = ("r6 = 0\nr6 = addr_space_cast(r6, 0, 1)\nr6 += r0\nr7 = r0", "call 1001\nr6 += r0");
     for mode in modes() {
-        let engine = engine(mode, |_| {});
+        let engine = engine(mode, |config| config);
         let linker = linker(&engine);
-        let map = MapDef::new("arena", MapType::Arena, 0, 0, 2).with_flags(flags::MMAPABLE);
+        let map = MapDef::new("arena", MapType::Arena, 0, 0, 2).flags(flags::MMAPABLE);
         let map = Map::create(map, engine.domain()).unwrap();
         for (jump, one, other) in [("==", cast, far), ("!=", far, cast)] {
             let text = format!(
@@ -409,7 +410,7 @@ fn comparisons_of_pointers_and_arena_numbers_are_refused() {
                  other: {other}\ncompare: if r6 > r7 goto +0\nr0 = 1\nexit"
             );
             let insns = assemble(&text).unwrap();
-            let loaded = linker.loader::<Raw>().maps(&[&map]).hybrid().insns("mixed", insns);
+            let loaded = linker.loader::<Raw>().maps(&[&map]).hybrid(true).insns("mixed", insns);
             let error = loaded.map(drop).unwrap_err().to_string();
             assert!(error.contains("pointers that need a check"), "{mode:?}: {error}");
         }
@@ -423,14 +424,14 @@ fn generated_programs_end_alike_on_both_engines() {
     if Arch::HOST.is_none() {
         return println!("SKIPPED generated_programs_end_alike_on_both_engines: no JIT for this host");
     }
-    let budget = |config: &mut Config| config.budget = Some(100_000);
+    let budget = |config: Config| config.budget(100_000);
     let engines = modes().into_iter().map(|mode| engine(mode, budget)).collect::<Vec<_>>();
     let linkers = engines.iter().map(Linker::<u64>::new).collect::<Vec<_>>();
     let (mut finished, mut stopped) = (0, 0);
     for seed in 0..soak(1500) {
         let mut c = Choices::from_seed(0x4b1d_0000 + seed);
         let insns: Vec<Insn> = border::generate(&mut c).insns().to_vec();
-        let load = |l: &Linker<u64>| l.loader::<Raw>().hybrid().insns("generated", insns.clone());
+        let load = |l: &Linker<u64>| l.loader::<Raw>().hybrid(true).insns("generated", insns.clone());
         let (Ok(a), Ok(b)) = (load(&linkers[0]), load(&linkers[1])) else { continue };
         for _ in 0..4 {
             let len = c.below(97) as usize;

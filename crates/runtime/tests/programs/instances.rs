@@ -95,8 +95,7 @@ struct Host {
 
 impl Host {
     fn new(mode: Mode) -> Host {
-        let mut config = Config::default();
-        (config.mode, config.metrics, config.budget, config.max_slots) = (mode, true, Some(BUDGET), 4);
+        let config = Config::new().mode(mode).metrics(true).budget(BUDGET).max_slots(4);
         let engine = Engine::new(config).unwrap();
         Host { linker: Linker::new(&engine), engine, accounts: Cell::new(0) }
     }
@@ -108,13 +107,13 @@ impl Host {
 
     fn load<C: Context>(&self, object: &Object, run: Run<C>) -> Result<Outcome, LoadError> {
         let account = self.account();
-        let loader = self.linker.loader::<C>().assume_layout().account(&account);
+        let loader = self.linker.loader::<C>().assume_layout(true).account(&account);
         let instance = loader.object(object, MapSet::for_object(&self.engine, object)?)?;
         Ok(outcome(object, &instance, &account, run))
     }
 
     fn instance<C: Context>(&self, object: &Object, run: Run<C>) -> Result<[Outcome; 2], LoadError> {
-        let module = self.linker.loader::<C>().assume_layout().compile(object)?;
+        let module = self.linker.loader::<C>().assume_layout(true).compile(object)?;
         let of = |module: &bpf_runtime::Module<C, ()>| {
             let account = self.account();
             module.instance().account(&account).make().map(|instance| outcome(object, &instance, &account, run))

@@ -9,13 +9,12 @@ use bpf_runtime::{
     net::{Xdp, XdpBuff},
 };
 
-const HARDENED: Hardening = Hardening {
-    retpolines: true,
-    landing_pads: true,
-    return_signing: true,
-    straight_line: true,
-    blind_constants: false,
-};
+const HARDENED: Hardening = Hardening::new()
+    .retpolines(true)
+    .landing_pads(true)
+    .return_signing(true)
+    .straight_line(true)
+    .blind_constants(false);
 
 /// The instructions that labels stand for.
 fn slots(text: &str, labels: &[&str]) -> Vec<u32> {
@@ -46,24 +45,19 @@ fn unfrozen(engine: &Engine, slots: &[u32]) -> Map {
 
 /// Each way to run a program: the interpreter, each level, and what options add to the code.
 fn engines() -> Vec<(&'static str, Config)> {
-    let with = |name, change: fn(&mut Config)| {
-        let mut config = Config::default();
-        change(&mut config);
+    let with = |name, change: fn(Config) -> Config| {
+        let config = change(Config::new());
         (name, config)
     };
     vec![
-        with("interpreted", |config| config.mode = Mode::Interpreter),
-        with("not optimised", |config| config.opt_level = OptLevel::None),
-        with("fast", |config| config.opt_level = OptLevel::Speed),
-        with("with a budget", |config| config.budget = Some(1000)),
-        with("with a budget, not optimised", |config| {
-            (config.opt_level, config.budget) = (OptLevel::None, Some(1000));
-        }),
-        with("interruptible", |config| config.interruptible = true),
-        with("hardened", |config| config.hardening = HARDENED),
-        with("hardened, not optimised", |config| {
-            (config.opt_level, config.hardening) = (OptLevel::None, HARDENED);
-        }),
+        with("interpreted", |config| config.mode(Mode::Interpreter)),
+        with("not optimised", |config| config.opt_level(OptLevel::None)),
+        with("fast", |config| config.opt_level(OptLevel::Speed)),
+        with("with a budget", |config| config.budget(1000)),
+        with("with a budget, not optimised", |config| config.opt_level(OptLevel::None).budget(1000)),
+        with("interruptible", |config| config.interruptible(true)),
+        with("hardened", |config| config.hardening(|_| HARDENED)),
+        with("hardened, not optimised", |config| config.opt_level(OptLevel::None).hardening(|_| HARDENED)),
     ]
 }
 
@@ -115,8 +109,9 @@ fn a_switch_goes_where_its_table_says() {
         let insns = assemble(SWITCH).unwrap();
         let loader = || linker.loader::<Raw>().maps(&[&map]);
         // SAFETY: the verifier accepts the same program.
-        let unverified = unsafe { loader().unverified() };
-        for program in [loader(), unverified, loader().interpreted()].map(|l| l.insns("switch", insns.clone()).unwrap())
+        let unverified = unsafe { loader().unverified(true) };
+        for program in
+            [loader(), unverified, loader().interpreted(true)].map(|l| l.insns("switch", insns.clone()).unwrap())
         {
             let mut results = Vec::new();
             for byte in [0, 1, 2, 3, 4, 5, 6, 255] {
@@ -139,7 +134,7 @@ fn refused(loader: Loader<'_, Raw, ()>, text: &str) -> String {
 
 #[test]
 fn tables_are_frozen_and_of_the_program() {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let linker = Linker::<()>::new(&engine);
     let slots = slots(SWITCH, &WAYS);
     let error = refused(linker.loader::<Raw>().maps(&[&unfrozen(&engine, &slots)]), SWITCH);
@@ -184,7 +179,7 @@ fn the_tables_of_compilers_are_read() {
         let module = linker.loader::<Xdp>().compile(&object).unwrap_or_else(|error| panic!("{name}: {error}"));
         let module = crate::support::ways::read_back(&linker, module);
         let of_module = module.instance().account(&account).make();
-        let loaded = [loader(), loader().hybrid()].map(|loader| loader.object(&object, maps()));
+        let loaded = [loader(), loader().hybrid(true)].map(|loader| loader.object(&object, maps()));
         for instance in loaded.into_iter().chain([of_module]) {
             let instance = instance.unwrap_or_else(|error| panic!("{name}: {error}"));
             let results = |program: &str| {
@@ -253,10 +248,10 @@ fn jumps_and_calls_of_anything_else_stop_the_run() {
         let targets = slots(jump, &["a", "b"]);
         let map = table(&engine, &targets);
         // SAFETY: it reads the eight bytes that it is given, and stops or ends after that.
-        let jumps = unsafe { linker.loader::<Raw>().maps(&[&map]).unverified() };
+        let jumps = unsafe { linker.loader::<Raw>().maps(&[&map]).unverified(true) };
         let jumps = jumps.insns("jumps", assemble(jump).unwrap()).unwrap();
         // SAFETY: it reads the eight bytes that it is given, and calls `f` or stops.
-        let calls = unsafe { linker.loader::<Raw>().unverified() }.insns("calls", assemble(call).unwrap()).unwrap();
+        let calls = unsafe { linker.loader::<Raw>().unverified(true) }.insns("calls", assemble(call).unwrap()).unwrap();
         let known: Vec<u64> = targets.iter().map(|slot| u64::from(*slot) + 1).collect();
         for number in [0, 1, 2, 5, 6, 7, 8, 9, 10, 1 << 32, u64::MAX, 0xbf00_0000_0000_0005] {
             let bytes = &mut number.to_ne_bytes();
@@ -319,13 +314,13 @@ fn functions_are_called_through_registers() {
 fn loops_of_indirect_jumps_spend_the_budget() {
     let text = "r6 = 0\na:\nr1 = map[fd:0][0]+0\nr1 = *(u64 *)(r1 + 0)\ngotox r1";
     for (name, mut config) in engines() {
-        config.budget = Some(100);
+        config = config.budget(100);
         let engine = Engine::new(config).unwrap();
         let map = table(&engine, &slots(text, &["a"]));
         let linker = Linker::<()>::new(&engine);
         assert!(refused(linker.loader::<Raw>().maps(&[&map]), text).contains("never ends"), "{name}");
         // SAFETY: it does nothing, as often as the budget allows.
-        let program = unsafe { linker.loader::<Raw>().maps(&[&map]).unverified() };
+        let program = unsafe { linker.loader::<Raw>().maps(&[&map]).unverified(true) };
         let program = program.insns("loop", assemble(text).unwrap()).unwrap();
         let error = program.run(&mut (), &mut []).unwrap_err();
         assert!(matches!(error, RunError::Budget { .. }), "{name}: {error}");

@@ -294,8 +294,7 @@ fn load<C: Context>(text: &str) -> Result<Vec<Program<C, ()>>, String> {
     let modes = [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit));
     modes
         .map(|mode| {
-            let mut config = Config::default();
-            config.mode = mode;
+            let config = Config::new().mode(mode);
             let linker = Linker::<()>::new(&Engine::new(config).unwrap());
             linker.loader::<C>().insns("test", insns(text)).map_err(|e| e.to_string())
         })

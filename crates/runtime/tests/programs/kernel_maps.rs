@@ -113,8 +113,7 @@ fn helpers_do_as_the_kernels() {
             let expected = words(&expected);
             outcomes.extend(expected.iter().copied());
             for &mode in modes {
-                let mut config = Config::default();
-                config.mode = mode;
+                let config = Config::new().mode(mode);
                 let engine = Engine::new(config).unwrap();
                 let map = Map::create(MapDef::new("map", ours, key, value, entries), engine.domain()).unwrap();
                 let linker = Linker::<()>::new(&engine);

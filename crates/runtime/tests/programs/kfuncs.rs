@@ -18,7 +18,7 @@ const VERIFIED: [Way; 5] =
 
 fn load<C: Context>(way: Way, names: &[&str]) -> Instance<()> {
     let object = Object::parse(if names == ["told"] { TOLD } else { OBJECT }).unwrap();
-    let engine = ways::engine(way, |_| {});
+    let engine = ways::engine(way, |config| config);
     let maps = MapSet::for_object(&engine, &object).unwrap();
     let linker = Linker::<()>::new(&engine);
     linker.loader::<C>().only(names).object(&object, maps).unwrap_or_else(|e| panic!("{way:?}: {e}"))

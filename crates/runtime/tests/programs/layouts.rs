@@ -55,7 +55,7 @@ fn untyped() -> Object {
 
 #[test]
 fn an_access_to_another_field_than_the_hosts_is_refused() {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let object = Object::parse(LAYOUTS).unwrap();
     for (name, there, here, text) in [
         (
@@ -88,7 +88,7 @@ fn an_access_to_another_field_than_the_hosts_is_refused() {
 #[test]
 fn what_is_relocated_or_the_same_runs() {
     let object = Object::parse(LAYOUTS).unwrap();
-    for engine in engines(|_| {}) {
+    for engine in engines(|config| config) {
         for (name, returned, verdict) in
             [("untouched", 3, 0), ("relocated", 40, 6 + 3), ("guarded", 5, 0), ("unmoved", 40 + 2, 9)]
         {
@@ -102,14 +102,14 @@ fn what_is_relocated_or_the_same_runs() {
 
 #[test]
 fn a_field_that_is_gone_is_refused_where_it_is_used() {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let error = load(&engine, &Object::parse(LAYOUTS).unwrap(), "gone").unwrap_err();
     assert!(matches!(error, LoadError::Object(_)) && error.to_string().contains("priority"), "{error}");
 }
 
 #[test]
 fn objects_without_types_are_refused_by_default() {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let object = untyped();
     let error = load(&engine, &object, "unmoved").unwrap_err();
     assert!(matches!(&error, LoadError::ContextUntyped { context, .. } if context == "question"), "{error}");
@@ -119,7 +119,7 @@ fn objects_without_types_are_refused_by_default() {
 
     let linker = Linker::<()>::new(&engine);
     let maps = MapSet::for_object(&engine, &object).unwrap();
-    let loader = linker.loader::<Question<'static>>().assume_layout().only(&["unmoved"]);
+    let loader = linker.loader::<Question<'static>>().assume_layout(true).only(&["unmoved"]);
     let program: Program<Question<'static>, ()> = loader.object(&object, maps).unwrap().program("unmoved").unwrap();
     assert_eq!(program.run(&mut (), &mut question(&[40])).unwrap(), 42);
 }
@@ -127,12 +127,12 @@ fn objects_without_types_are_refused_by_default() {
 /// The accesses of an unverified program are unknown, so the whole structure is compared.
 #[test]
 fn unverified_programs_are_compared_whole() {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let linker = Linker::<()>::new(&engine);
     let object = Object::parse(LAYOUTS).unwrap();
     let load = |name: &str| {
         let maps = MapSet::for_object(&engine, &object)?;
-        let instance = linker.loader::<Flat>().interpreted().only(&[name]).object(&object, maps)?;
+        let instance = linker.loader::<Flat>().interpreted(true).only(&[name]).object(&object, maps)?;
         Ok::<_, LoadError>(instance.program::<Flat>(name)?)
     };
     for name in ["stale", "untouched", "other_sign"] {

@@ -18,7 +18,7 @@ const CHECKED: &[u8] = include_bytes!("../objects/lock_checked.o");
 const VERIFIED: [Way; 5] =
     [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 
-fn load(way: Way, configure: impl FnOnce(&mut Config)) -> (Engine, Account, Instance<()>) {
+fn load(way: Way, configure: impl FnOnce(Config) -> Config) -> (Engine, Account, Instance<()>) {
     let engine = ways::engine(way, configure);
     let account = engine.account("objects", 1 << 30);
     let object = Object::parse(OBJECT).unwrap();
@@ -43,7 +43,7 @@ fn ask(instance: &Instance<()>, name: &str, key: u64) -> u64 {
 #[test]
 fn lists_in_elements_that_come_and_go() {
     for way in VERIFIED {
-        let (engine, account, instance) = load(way, |_| {});
+        let (engine, account, instance) = load(way, |config| config);
         let queues = instance.map("queues").unwrap();
         let done = AtomicBool::new(false);
         let rounds = if way.is_interpreted() { 2_000 } else { 20_000 };
@@ -100,7 +100,7 @@ fn lists_in_elements_that_come_and_go() {
 #[test]
 fn work_is_started_and_done_by_threads() {
     for way in VERIFIED {
-        let (_engine, _account, instance) = load(way, |_| {});
+        let (_engine, _account, instance) = load(way, |config| config);
         let started = AtomicBool::new(false);
         let expected: u64 = std::thread::scope(|scope| {
             let starts = [0u64, 1].map(|thread| {
@@ -154,10 +154,7 @@ fn work_is_started_and_done_by_threads() {
 #[test]
 fn whatever_ends_a_run_gives_its_locks_back() {
     for way in VERIFIED {
-        let (engine, _account, instance) = load(way, |config| {
-            config.interruptible = true;
-            config.budget = Some(1 << 40);
-        });
+        let (engine, _account, instance) = load(way, |config| config.interruptible(true).budget(1 << 40));
         let next: ProgArray<Xdp, ()> = instance.prog_array("next").unwrap();
         next.set(0, &instance.program("keeps").unwrap()).unwrap();
         let done = AtomicBool::new(false);
@@ -204,13 +201,13 @@ fn whatever_ends_a_run_gives_its_locks_back() {
 #[test]
 fn a_checked_access_that_fails_under_a_lock() {
     for way in VERIFIED {
-        let engine = ways::engine(way, |_| {});
+        let engine = ways::engine(way, |config| config);
         let object = Object::parse(CHECKED).unwrap();
         let maps = MapSet::for_object(&engine, &object).unwrap();
         let linker = Linker::<()>::new(&engine);
         assert!(linker.loader::<Xdp>().object(&object, maps).is_err(), "{way:?}: needs no check");
         let maps = MapSet::for_object(&engine, &object).unwrap();
-        let instance = linker.loader::<Xdp>().hybrid().object(&object, maps).unwrap();
+        let instance = linker.loader::<Xdp>().hybrid(true).object(&object, maps).unwrap();
         let stored: u64 = std::thread::scope(|scope| {
             let threads = [0u64, 1, 2].map(|thread| {
                 let instance = &instance;
@@ -249,7 +246,7 @@ fn a_checked_access_that_fails_under_a_lock() {
 #[test]
 fn no_run_gives_back_the_lock_of_another() {
     for opt_level in [OptLevel::None, OptLevel::default()] {
-        let engine = ways::engine(Way::Unverified, |config| config.opt_level = opt_level);
+        let engine = ways::engine(Way::Unverified, |config| config.opt_level(opt_level));
         let mut locked = MapDef::new("locked", MapType::Array, 4, 16, 1);
         locked.spin_lock = Some(4);
         let map = Map::create(locked, engine.domain()).unwrap();
@@ -257,7 +254,7 @@ fn no_run_gives_back_the_lock_of_another() {
         let linker = Linker::<()>::new(&engine);
         // SAFETY: the verifier would refuse only the release of a lock that is not held, which the runtime answers with
         // an error.
-        let loader = unsafe { linker.loader::<Raw>().unverified() };
+        let loader = unsafe { linker.loader::<Raw>().unverified(true) };
         let inner = loader.maps(&[&map]).insns("inner", crate::support::program(text)).unwrap();
         assert_eq!(inner.run(&mut (), &mut [0; 4]).unwrap() as i64, -i64::from(libc::EPERM), "{opt_level:?}");
 
@@ -272,7 +269,7 @@ fn no_run_gives_back_the_lock_of_another() {
                     r0 = 3; if r9 != -1 goto out; r0 = 0; out: exit";
         // SAFETY: the program releases a lock that is not held, which the runtime answers with an error, and calls a
         // host function under the lock.
-        let loader = unsafe { linker.loader::<Raw>().unverified() };
+        let loader = unsafe { linker.loader::<Raw>().unverified(true) };
         let outer = loader.maps(&[&map]).insns("outer", crate::support::program(text)).unwrap();
         assert_eq!(outer.run(&mut { inner }, &mut [0; 4]).unwrap(), 0, "{opt_level:?}");
     }

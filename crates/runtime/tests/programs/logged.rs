@@ -17,16 +17,16 @@ struct Line {
 }
 
 /// A sink, and the lines that it received.
-fn sink(config: &mut Config) -> Arc<Mutex<Vec<Line>>> {
+fn sink(config: Config) -> (Config, Arc<Mutex<Vec<Line>>>) {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&lines);
-    config.print = Some(Arc::new(move |printed: &Printed<'_>| {
+    let config = config.print(move |printed: &Printed<'_>| {
         let [account, instance] = [printed.account, printed.instance].map(|name| name.map(str::to_owned));
         let (level, text) = printed.level();
         let from = (printed.program.to_owned(), account, instance);
         sink.lock().unwrap().push(Line { from, level, text: text.to_owned(), dropped: printed.dropped });
-    }));
-    lines
+    });
+    (config, lines)
 }
 
 fn run(instance: &Instance, name: &str, data: &mut [u8]) -> u64 {
@@ -36,9 +36,8 @@ fn run(instance: &Instance, name: &str, data: &mut [u8]) -> u64 {
 #[test]
 fn a_plug_in_logs_with_a_level() {
     let object = Object::parse(OBJECT).unwrap();
-    for own in engines(|_| ()) {
-        let mut config = own.config().clone();
-        let lines = sink(&mut config);
+    for own in engines(|config| config) {
+        let (config, lines) = sink(own.config().clone());
         let engine = Engine::new(config).unwrap();
         let mut linker: Linker = Linker::new(&engine);
         linker.log("write_log").unwrap();
@@ -76,7 +75,7 @@ fn a_plug_in_logs_with_a_level() {
 #[test]
 fn the_log_is_a_function_as_any_other() {
     let object = Object::parse(OBJECT).unwrap();
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let maps = || MapSet::for_object(&engine, &object).unwrap();
     let mut linker: Linker = Linker::new(&engine);
     let missing = linker.loader::<Raw>().only(&["logs"]).object(&object, maps()).unwrap_err();
@@ -94,11 +93,9 @@ fn the_log_is_a_function_as_any_other() {
 fn lines_beyond_the_limit_are_dropped_and_counted() {
     const LINES: u64 = 1000;
     let object = Object::parse(OBJECT).unwrap();
-    for own in engines(|config| config.metrics = true) {
+    for own in engines(|config| config.metrics(true)) {
         for limit in [0, 3] {
-            let mut config = own.config().clone();
-            config.print_limit = Some(limit);
-            let lines = sink(&mut config);
+            let (config, lines) = sink(own.config().clone().print_limit(limit));
             let engine = Engine::new(config).unwrap();
             let mut linker: Linker = Linker::new(&engine);
             linker.log("write_log").unwrap();

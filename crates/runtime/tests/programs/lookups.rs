@@ -11,8 +11,8 @@ const ENTRIES: [u64; 4] = [5, 7, 4, u64::MAX];
 #[test]
 fn look_ups_agree_with_a_model() {
     let object = Object::parse(include_bytes!("../objects/lookups.o")).unwrap();
-    for engine in engines(|_| {}) {
-        let way = format!("{:?}, {:?}", engine.config().mode, engine.config().opt_level);
+    for engine in engines(|config| config) {
+        let way = format!("{:?}, {:?}", engine.config().get_mode(), engine.config().get_opt_level());
         let linker = Linker::<()>::new(&engine);
         let instance = linker.load::<Raw>(&object, MapSet::for_object(&engine, &object).unwrap()).unwrap();
         let program = instance.program::<Raw>("add").unwrap();
@@ -52,7 +52,7 @@ fn typed_handles_know_what_the_object_declares() {
     use bpf_runtime::maps::MapError;
     use bpf_runtime::maps::typed::{TypedArray, TypedHash};
     let object = Object::parse(include_bytes!("../objects/lookups.o")).unwrap();
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let instance =
         Linker::<()>::new(&engine).load::<Raw>(&object, MapSet::for_object(&engine, &object).unwrap()).unwrap();
     let hash = instance.map("hash").unwrap();

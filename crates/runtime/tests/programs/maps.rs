@@ -203,13 +203,13 @@ fn inner_maps_are_replaced_under_running_programs() {
 
 /// Runs text on the checking interpreter with these maps.
 fn interpret(maps: &[MapDef], text: &str) -> Result<u64, RunError> {
-    let engine = ways::engine(Way::Interpreted, |_| {});
+    let engine = ways::engine(Way::Interpreted, |config| config);
     let linker = Linker::<()>::new(&engine);
     let maps: Vec<Map> = maps.iter().map(|def| Map::create(def.clone(), engine.domain()).unwrap()).collect();
     if maps.len() == 2 && maps[0].map_type() == MapType::ArrayOfMaps {
         maps[0].set_inner(&[0; 4], &maps[1], 0).unwrap();
     }
-    let loader = linker.loader::<Raw>().interpreted().maps(&maps.iter().collect::<Vec<_>>());
+    let loader = linker.loader::<Raw>().interpreted(true).maps(&maps.iter().collect::<Vec<_>>());
     let program = loader.insns("test", crate::support::program(text)).unwrap();
     program.run(&mut (), &mut [0; 16])
 }
@@ -218,11 +218,11 @@ fn interpret(maps: &[MapDef], text: &str) -> Result<u64, RunError> {
 fn the_interpreter_checks_rights_and_places() {
     use bpf_runtime::maps::flags;
     let array = MapDef::new("array", MapType::Array, 4, 16, 2);
-    let read_only = array.clone().with_flags(flags::RDONLY_PROG);
-    let write_only = array.clone().with_flags(flags::WRONLY_PROG);
+    let read_only = array.clone().flags(flags::RDONLY_PROG);
+    let write_only = array.clone().flags(flags::WRONLY_PROG);
     let mut locked = array.clone();
     locked.spin_lock = Some(4);
-    let outer = MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 1).with_inner(array.clone());
+    let outer = MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 1).inner(array.clone());
     let find = "*(u32 *)(r10 - 4) = 0; r1 = map[fd:0]; r2 = r10; r2 += -4; call 1; r6 = r0;";
     let update =
         "*(u32 *)(r10 - 4) = 0; *(u64 *)(r10 - 16) = 0; *(u64 *)(r10 - 24) = 0; r1 = map[fd:0]; r2 = r10; r2 += -4;
@@ -310,7 +310,7 @@ fn the_interpreter_checks_rights_and_places() {
 fn interpreted_programs_do_not_wait_for_each_other() {
     let mut locked = MapDef::new("locked", MapType::Array, 4, 16, 2);
     locked.spin_lock = Some(0);
-    let engine = ways::engine(Way::Interpreted, |config| config.budget = Some(1 << 20));
+    let engine = ways::engine(Way::Interpreted, |config| config.budget(1 << 20));
     let linker = Linker::<()>::new(&engine);
     let map = Map::create(locked, engine.domain()).unwrap();
     let finished = std::sync::atomic::AtomicU32::new(0);
@@ -326,7 +326,7 @@ fn interpreted_programs_do_not_wait_for_each_other() {
                  r1 = r6; call 94; out: r0 = 0; exit",
                 1 - mine
             );
-            let loader = linker.loader::<Raw>().interpreted().maps(&[&map]);
+            let loader = linker.loader::<Raw>().interpreted(true).maps(&[&map]);
             let program = loader.insns("test", crate::support::program(&text)).unwrap();
             let (finished, barrier) = (&finished, &barrier);
             scope.spawn(move || {
@@ -350,13 +350,13 @@ fn a_stopped_run_releases_its_lock() {
     let text = "*(u32 *)(r10 - 4) = 0; r7 = r2; r1 = map[fd:0]; r2 = r10; r2 += -4; call 1; if r0 == 0 goto out; r6 = r0; r1 = r6; call 93;
                 r8 = 0; a: r8 += 1; if r8 < r7 goto a; r1 = r6; call 94; out: r0 = 0; exit";
     for way in WAYS {
-        let engine = ways::engine(way, |config| config.budget = Some(1000));
+        let engine = ways::engine(way, |config| config.budget(1000));
         let linker = Linker::<()>::new(&engine);
         let map = Map::create(locked.clone(), engine.domain()).unwrap();
         let loader = match way {
-            Way::Interpreted => linker.loader::<Raw>().interpreted(),
+            Way::Interpreted => linker.loader::<Raw>().interpreted(true),
             // SAFETY: the program uses a map value, its lock, and its stack.
-            _ => unsafe { linker.loader::<Raw>().unverified() },
+            _ => unsafe { linker.loader::<Raw>().unverified(true) },
         };
         let program = loader.maps(&[&map]).insns("test", crate::support::program(text)).unwrap();
         for _ in 0..3 {
@@ -389,7 +389,7 @@ fn taken_over_maps_of_maps_are_compared() {
         }
     }
     let template = MapDef::new("inner", MapType::Array, 4, 8, 4);
-    let other = MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 3).with_inner(template);
+    let other = MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 3).inner(template);
     let other = Map::create(other, engine.domain()).unwrap();
     let error = set().reuse("outer", &other).unwrap_err();
     assert!(matches!(error, LoadError::Map { source: MapError::Incompatible { .. }, .. }), "{error}");
@@ -404,14 +404,14 @@ fn an_interpreted_run_may_be_given_every_value_of_a_large_map() {
                 f: r5 = *(u32 *)(r2 + 0); r0 = *(u64 *)(r4 + 0); r0 += r5; *(u64 *)(r4 + 0) = r0;
                 r0 = *(u64 *)(r3 + 0); r0 += 1; *(u64 *)(r3 + 0) = r0; r0 = 0; exit";
     let insns = bpf_runtime::isa::assemble(&text.replace(';', "\n")).unwrap();
-    let engine = Engine::new(bpf_runtime::Config::default()).unwrap();
+    let engine = Engine::new(bpf_runtime::Config::new()).unwrap();
     for map_type in [MapType::Hash, MapType::LruHash, MapType::Array] {
         let map = Map::create(MapDef::new("large", map_type, 4, 8, ELEMENTS as u32), engine.domain()).unwrap();
         for key in 0..ELEMENTS as u32 {
             map.update(&key.to_ne_bytes(), &5u64.to_ne_bytes(), 0).unwrap();
         }
         let linker = Linker::<()>::new(&engine);
-        let program = linker.loader::<Raw>().interpreted().maps(&[&map]).insns("each", insns.clone()).unwrap();
+        let program = linker.loader::<Raw>().interpreted(true).maps(&[&map]).insns("each", insns.clone()).unwrap();
         let (elements, sum) = (map.len(), program.run(&mut (), &mut []).unwrap());
         let keys = (0..ELEMENTS as u32)
             .filter(|key| map.get(&key.to_ne_bytes()).unwrap() == Some(6u64.to_ne_bytes().to_vec()));

@@ -28,9 +28,8 @@ fn text_is_formatted_and_compared() {
     for way in WAYS {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&lines);
-        let engine = ways::engine(way, move |config| {
-            config.print = Some(Arc::new(move |line| sink.lock().unwrap().push(line.text.to_owned())));
-        });
+        let engine =
+            ways::engine(way, move |config| config.print(move |line| sink.lock().unwrap().push(line.text.to_owned())));
         let instance = ways::instance(&engine, way, &object);
         // "-7|ab  |00042" and its zero byte are 14 bytes, of which eleven and a zero fit.
         // A number is no address to read a string from: "-7-%".
@@ -43,7 +42,7 @@ fn text_is_formatted_and_compared() {
 /// The message contains an unknown name.
 #[test]
 fn unknown_functions_are_refused_by_name() {
-    let engine = ways::engine(ways::Way::Verified, |_| {});
+    let engine = ways::engine(ways::Way::Verified, |config| config);
     let mut bytes = OBJECT.to_vec();
     // In the symbol table and in BTF.
     while let Some(at) = bytes.windows(18).position(|w| w == b"bpf_rcu_read_lock\0") {

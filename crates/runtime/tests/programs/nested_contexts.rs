@@ -50,8 +50,7 @@ fn event<'p>(text: &'p mut [u8]) -> Event<'p> {
 fn engines() -> Vec<Engine> {
     let modes = [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit));
     let engine = |mode| {
-        let mut config = Config::default();
-        config.mode = mode;
+        let config = Config::new().mode(mode);
         Engine::new(config).unwrap()
     };
     modes.map(engine).collect()

@@ -95,7 +95,7 @@ struct Ours {
 
 impl Ours {
     fn new(case: &Case, object: &Object, way: Way) -> Ours {
-        let engine = ways::engine(way, |_| {});
+        let engine = ways::engine(way, |config| config);
         let linker = Linker::<()>::new(&engine);
         let maps = MapSet::for_object(&engine, object).unwrap();
         let of = |hook: fn(Hook) -> bool| -> Vec<&str> {
@@ -654,7 +654,7 @@ fn a_steering_of_connections() {
         let object = Object::parse(&std::fs::read(&path).unwrap()).unwrap();
         for (i, way) in VERIFIED.into_iter().enumerate() {
             let network: Arc<dyn Network> = Arc::new(Known(sockets.clone()));
-            let engine = ways::engine(way, |config| config.network = Some(network));
+            let engine = ways::engine(way, |config| config.network(network));
             let linker = Linker::<()>::new(&engine);
             let maps = MapSet::for_object(&engine, &object).unwrap();
             let instance = linker.loader::<SkLookup>().object(&object, maps).unwrap_or_else(|e| panic!("{way:?}: {e}"));

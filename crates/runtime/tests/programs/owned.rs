@@ -23,7 +23,7 @@ fn load(way: Way) -> (Engine, Account, Instance<()>) {
 }
 
 fn load_object(way: Way, object: &[u8]) -> (Engine, Account, Instance<()>) {
-    let engine = ways::engine(way, |_| {});
+    let engine = ways::engine(way, |config| config);
     let account = engine.account("objects", 1 << 30);
     let object = Object::parse(object).unwrap();
     let maps = MapSet::for_object(&engine, &object).unwrap();
@@ -242,7 +242,7 @@ fn memory_has_an_end() {
 }
 
 fn load_stopped(way: Way, budget: u64) -> (Engine, Account, Instance<u32>) {
-    let engine = ways::engine(way, |_| {});
+    let engine = ways::engine(way, |config| config);
     let account = engine.account("objects", 1 << 30);
     let object = Object::parse(STOPPED).unwrap();
     let maps = MapSet::for_object(&engine, &object).unwrap();
@@ -297,11 +297,11 @@ fn stopped_runs_give_up_what_they_own() {
 /// Only the verifier can tell what is done to objects.
 #[test]
 fn unverified_programs_have_no_objects() {
-    let engine = ways::engine(Way::Interpreted, |_| {});
+    let engine = ways::engine(Way::Interpreted, |config| config);
     let object = Object::parse(OBJECT).unwrap();
     let maps = MapSet::for_object(&engine, &object).unwrap();
     let linker = Linker::<()>::new(&engine);
-    let error = linker.loader::<bpf_runtime::Raw>().interpreted().object(&object, maps).unwrap_err();
+    let error = linker.loader::<bpf_runtime::Raw>().interpreted(true).object(&object, maps).unwrap_err();
     let needs = matches!(&error, LoadError::NeedsVerifier { context, .. } if context.contains("hold objects"));
     assert!(needs, "{error}");
 }

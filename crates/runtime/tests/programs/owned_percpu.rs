@@ -48,7 +48,7 @@ fn load(
     bytes: &[u8],
     only: &[&str],
 ) -> Result<(Engine, Account, Instance<()>), (Engine, LoadError)> {
-    let engine = ways::engine(way, |config| config.max_slots = slots);
+    let engine = ways::engine(way, |config| config.max_slots(slots));
     let account = engine.account("objects", 1 << 30);
     let object = Object::parse(bytes).unwrap();
     let maps = MapSet::for_object(&engine, &object).unwrap();

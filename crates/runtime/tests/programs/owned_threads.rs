@@ -20,12 +20,12 @@ const VERIFIED: [(Way, bool); 4] =
 /// Results without an effect: the object is missing, was just dropped, or is linked elsewhere; a lock was not taken.
 const MISSED: [u64; 4] = [1, 2, 3, 4];
 
-fn engine((way, tiered): (Way, bool), configure: impl FnOnce(&mut Config)) -> Engine {
-    ways::engine(way, |config| {
+fn engine((way, tiered): (Way, bool), configure: impl FnOnce(Config) -> Config) -> Engine {
+    ways::engine(way, |mut config| {
         if tiered && Arch::HOST.is_some() {
-            config.opt_level = OptLevel::Tiered;
+            config = config.opt_level(OptLevel::Tiered);
         }
-        configure(config);
+        configure(config)
     })
 }
 
@@ -105,7 +105,7 @@ fn rounds(way: Way) -> u64 {
 #[test]
 fn objects_are_used_while_others_give_them_up() {
     for way in VERIFIED {
-        let engine = engine(way, |_| {});
+        let engine = engine(way, |config| config);
         let (account, instance) = load(&engine, |maps| maps);
         (0..4).for_each(|key| assert!(ask(&instance, "changes", [4, key, 0])));
         let done: [u64; 4] = std::thread::scope(|scope| {
@@ -132,10 +132,7 @@ fn objects_are_used_while_others_give_them_up() {
 #[test]
 fn whatever_ends_a_run_gives_back_the_locks_in_objects() {
     for way in VERIFIED {
-        let engine = engine(way, |config| {
-            config.interruptible = true;
-            config.budget = Some(1 << 40);
-        });
+        let engine = engine(way, |config| config.interruptible(true).budget(1 << 40));
         let (account, instance) = load(&engine, |maps| maps);
         let next: ProgArray<Xdp, ()> = instance.prog_array("next").unwrap();
         next.set(0, &instance.program("keeps").unwrap()).unwrap();
@@ -193,7 +190,7 @@ fn whatever_ends_a_run_gives_back_the_locks_in_objects() {
 #[test]
 fn a_run_that_holds_all_it_can_takes_locks_in_objects() {
     for way in VERIFIED {
-        let engine = engine(way, |config| config.budget = Some(1 << 40));
+        let engine = engine(way, |config| config.budget(1 << 40));
         let (account, instance) = load(&engine, |maps| maps);
         let full = |what, limits: &RunLimits| try_ask(&instance, "full", [what, 0, 0], limits);
         let mut records = RingBuf::new(&instance.map("records").unwrap()).unwrap();
@@ -215,7 +212,7 @@ fn a_run_that_holds_all_it_can_takes_locks_in_objects() {
 #[test]
 fn work_on_objects_is_done_beside_their_owners() {
     for way in VERIFIED {
-        let engine = engine(way, |_| {});
+        let engine = engine(way, |config| config);
         let (account, instance) = load(&engine, |maps| maps);
         let done = AtomicBool::new(false);
         let ran: u64 = std::thread::scope(|scope| {
@@ -258,7 +255,7 @@ fn work_on_objects_is_done_beside_their_owners() {
 #[test]
 fn maps_are_handed_over_and_dropped_under_their_users() {
     for way in VERIFIED {
-        let engine = engine(way, |_| {});
+        let engine = engine(way, |config| config);
         let (account, instance) = load(&engine, |maps| maps);
         let (mut accounts, current) = (vec![account], RwLock::new(Arc::new(instance)));
         let done = AtomicBool::new(false);
@@ -309,7 +306,7 @@ fn maps_are_handed_over_and_dropped_under_their_users() {
 /// one.
 #[test]
 fn maps_are_not_shared_with_who_knows_less_of_the_objects() {
-    let engine = ways::engine(Way::Verified, |_| {});
+    let engine = ways::engine(Way::Verified, |config| config);
     let load = |bytes: &[u8], maps: Option<MapSet>| {
         let object = Object::parse(bytes).unwrap();
         let maps = maps.unwrap_or_else(|| MapSet::for_object(&engine, &object).unwrap());

@@ -29,8 +29,7 @@ fn insns(text: &str) -> Vec<Insn> {
 fn load<C: Context>(text: &str) -> Vec<Program<C, ()>> {
     let modes = [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit));
     let program = |mode| {
-        let mut config = Config::default();
-        config.mode = mode;
+        let config = Config::new().mode(mode);
         let linker = Linker::<()>::new(&Engine::new(config).unwrap());
         linker.loader::<C>().insns("test", insns(text)).unwrap_or_else(|e| panic!("{e}"))
     };

@@ -22,14 +22,15 @@ fn the_sink_is_told_who_printed() {
     for way in WAYS {
         let told = Arc::new(Mutex::new(Vec::<Told>::new()));
         let sink = Arc::clone(&told);
-        let engine = ways::engine(way, |config| {
-            config.print = Some(Arc::new(move |printed: &Printed<'_>| {
+        let engine = ways::engine(way, |mut config| {
+            config = config.print(move |printed: &Printed<'_>| {
                 let account = printed.account.map(str::to_owned);
                 assert_eq!(printed.to_string(), printed.text);
                 let level = printed.text.strip_prefix("<3>").map_or((None, printed.text), |text| (Some(3), text));
                 assert_eq!(printed.level(), level);
                 sink.lock().unwrap().push((printed.program.to_owned(), account, printed.text.to_owned()));
-            }));
+            });
+            config
         });
         let linker = bpf_runtime::Linker::<()>::new(&engine);
         let account = engine.account("tenant", 16 << 20);
@@ -37,9 +38,9 @@ fn the_sink_is_told_who_printed() {
             let loader = linker.loader::<Raw>();
             let loader = if accounted { loader.account(&account) } else { loader };
             let loader = match way {
-                Way::Interpreted => loader.interpreted(),
+                Way::Interpreted => loader.interpreted(true),
                 // SAFETY: the verifier accepts these programs.
-                Way::Unverified => unsafe { loader.unverified() },
+                Way::Unverified => unsafe { loader.unverified(true) },
                 Way::Verified
                 | Way::Unoptimised
                 | Way::VerifiedInterpreted

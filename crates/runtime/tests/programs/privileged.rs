@@ -20,8 +20,7 @@ fn insns(text: &str) -> Vec<Insn> {
 fn engines() -> impl Iterator<Item = Engine> {
     let modes = [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit));
     modes.map(|mode| {
-        let mut config = Config::default();
-        config.mode = mode;
+        let config = Config::new().mode(mode);
         Engine::new(config).unwrap()
     })
 }
@@ -29,7 +28,7 @@ fn engines() -> impl Iterator<Item = Engine> {
 fn load(engine: &Engine, text: &str, privileged: bool) -> Result<Program<Skb, ()>, LoadError> {
     let linker = Linker::<()>::new(engine);
     let loader = linker.loader::<Skb>();
-    let loader = if privileged { loader.privileged() } else { loader };
+    let loader = loader.privileged(privileged);
     loader.insns("test", insns(text))
 }
 
@@ -128,7 +127,7 @@ fn a_scratch_map_holds_pointers_as_numbers() {
         let find = "*(u32 *)(r10 - 4) = 0; r6 = r1; r2 = r10; r2 += -4; r1 = map[fd:0]; call 1; if r0 == 0 goto out; ";
         let load = |rest: &str, privileged: bool| {
             let loader = linker.loader::<Skb>().maps(&[&map]);
-            let loader = if privileged { loader.privileged() } else { loader };
+            let loader = loader.privileged(privileged);
             loader.insns("test", insns(&format!("{find}{rest}; out:; r0 = 0; exit")))
         };
         let keep = "r2 = *(u32 *)(r6 + 76); r3 = *(u32 *)(r6 + 80); *(u64 *)(r0 + 0) = r2; *(u64 *)(r0 + 8) = r3; \

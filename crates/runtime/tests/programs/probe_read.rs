@@ -34,7 +34,7 @@ fn program(source: &str, helper: u32, size: &str) -> String {
 
 /// Loads it; `Err` if it is refused.
 fn run(way: Way, text: &str) -> Result<(i64, Vec<u8>), String> {
-    let engine = ways::engine(way, |_| {});
+    let engine = ways::engine(way, |config| config);
     let map = Map::create(MapDef::new("m", MapType::Array, 4, 32, 1), engine.domain()).unwrap();
     let mut value = [0; 32];
     value[..16].copy_from_slice(b"mapped\0 and more");
@@ -42,9 +42,9 @@ fn run(way: Way, text: &str) -> Result<(i64, Vec<u8>), String> {
     let linker = Linker::<()>::new(&engine);
     let loader = linker.loader::<Xdp>().maps(&[&map]);
     let loader = match way {
-        Way::Interpreted => loader.interpreted(),
+        Way::Interpreted => loader.interpreted(true),
         // SAFETY: the verifier accepts the programs that are loaded like this.
-        Way::Unverified => unsafe { loader.unverified() },
+        Way::Unverified => unsafe { loader.unverified(true) },
         Way::Verified | Way::Unoptimised | Way::VerifiedInterpreted | Way::Instance | Way::InterpretedInstance => {
             loader
         }
@@ -167,12 +167,12 @@ fn no_result_shows_where_the_packet_is() {
     const READ_USER: u32 = 112;
     for way in [Way::Verified, Way::VerifiedInterpreted] {
         for (helper, size) in [(READ, 8), (READ, 0), (READ_STR, 8), (READ_USER, 8), (READ_USER, 0)] {
-            let engine = ways::engine(way, |_| {});
+            let engine = ways::engine(way, |config| config);
             let map = Map::create(MapDef::new("m", MapType::Array, 4, 32, 1), engine.domain()).unwrap();
             let linker = Linker::<()>::new(&engine);
             let moved = "r1 = r7; r1 += 8; if r1 > r8 goto out; r3 = *(u64 *)(r7 + 0); r3 += r7";
             let text = program(moved, helper, &format!("r2 = {size}; goto go; out:; r0 = 1; exit; go:"));
-            let loader = linker.loader::<Xdp>().maps(&[&map]).hybrid();
+            let loader = linker.loader::<Xdp>().maps(&[&map]).hybrid(true);
             let program = loader.insns("moved", support::program(&text)).unwrap();
             let mut packet = [0; PACKET];
             let start = packet.as_ptr().addr() as u64;
@@ -194,13 +194,13 @@ fn programs_that_nobody_verified_read_nothing() {
                     r1 = *(u64 *)(r10 - 8); r0 = r9; exit";
         // Where the address is that of a process, the kernel's functions answer as the kernel does.
         for (call, expected) in [("113", ERANGE), ("4", EFAULT), ("112", EFAULT)] {
-            let engine = ways::engine(way, |_| {});
+            let engine = ways::engine(way, |config| config);
             let linker = Linker::<()>::new(&engine);
             let insns = support::program(&text.replace("CALL", call));
             let program = match way {
-                Way::Interpreted => linker.loader::<bpf_runtime::Raw>().interpreted().insns("test", insns),
+                Way::Interpreted => linker.loader::<bpf_runtime::Raw>().interpreted(true).insns("test", insns),
                 // SAFETY: it writes its own stack only, and the helper reads nothing.
-                _ => unsafe { linker.loader::<bpf_runtime::Raw>().unverified() }.insns("test", insns),
+                _ => unsafe { linker.loader::<bpf_runtime::Raw>().unverified(true) }.insns("test", insns),
             };
             assert_eq!(program.unwrap().run(&mut (), &mut &mut [][..]).unwrap() as i64, expected, "{way:?} {call}");
         }

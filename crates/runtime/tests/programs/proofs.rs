@@ -10,8 +10,7 @@ use bpf_runtime::{
 const FILTER: &[u8] = include_bytes!("../../../../examples/xdp_filter.o");
 
 fn engine(mode: Mode) -> Engine {
-    let mut config = Config::default();
-    config.mode = mode;
+    let config = Config::new().mode(mode);
     Engine::new(config).unwrap()
 }
 

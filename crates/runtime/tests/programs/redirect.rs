@@ -58,7 +58,7 @@ fn run(program: &Program<Xdp, ()>) -> (u64, Option<Redirect>) {
 #[test]
 fn the_host_is_told_the_entry() {
     for way in VERIFIED {
-        let engine = ways::engine(way, |_| {});
+        let engine = ways::engine(way, |config| config);
         for map_type in TYPES {
             let map = map(&engine, map_type, 9);
             let id = map.id();
@@ -96,7 +96,7 @@ fn programs_read_entries_of_devices_and_sockets() {
         )
     };
     for way in VERIFIED {
-        let engine = ways::engine(way, |_| {});
+        let engine = ways::engine(way, |config| config);
         for map_type in [MapType::DevMap, MapType::DevMapHash, MapType::XskMap] {
             let map = map(&engine, map_type, 0);
             let program = load(&engine, &map, &look_up("r0 = *(u32 *)(r0 + 0)"));
@@ -105,7 +105,7 @@ fn programs_read_entries_of_devices_and_sockets() {
             assert_eq!(run(&program).0, 0, "{way:?} {map_type}");
         }
     }
-    let engine = ways::engine(Way::Verified, |_| {});
+    let engine = ways::engine(Way::Verified, |config| config);
     let linker = Linker::<()>::new(&engine);
     let refused = |map_type, text: &str| {
         let map = map(&engine, map_type, 0);
@@ -140,7 +140,7 @@ fn verdicts_are_the_kernels() {
                 let program = kernel::Program::load(kernel::ProgramType::Xdp, &bytes).unwrap();
                 let (expected, _) = program.test_run_output(&FRAME).unwrap();
                 for way in VERIFIED {
-                    let engine = ways::engine(way, |_| {});
+                    let engine = ways::engine(way, |config| config);
                     let map = map(&engine, map_type, 0);
                     if map_type == MapType::XskMap {
                         map.delete(&[0; 4]).unwrap();
@@ -161,9 +161,8 @@ fn definitions_are_normalised_as_loaders_do() {
     let object = Object::parse(include_bytes!("../objects/loose.o")).unwrap();
     let lines = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&lines);
-    let engine = ways::engine(Way::Verified, |config| {
-        config.print = Some(Arc::new(move |line| sink.lock().unwrap().push(line.text.to_owned())));
-    });
+    let engine =
+        ways::engine(Way::Verified, |config| config.print(move |line| sink.lock().unwrap().push(line.text.to_owned())));
     let linker = Linker::<()>::new(&engine);
     let maps = || MapSet::for_object(&engine, &object).unwrap();
     let instance = linker.loader::<Xdp>().only(&["forward", "print"]).object(&object, maps()).unwrap();
@@ -192,7 +191,7 @@ fn definitions_are_normalised_as_loaders_do() {
 /// A format with more conversions than values, an unknown format, and a value that would leak an address.
 #[test]
 fn values_that_a_format_asks_for_are_numbers() {
-    let engine = ways::engine(Way::Verified, |_| {});
+    let engine = ways::engine(Way::Verified, |config| config);
     let linker = Linker::<()>::new(&engine);
     let load = |text: &str| linker.loader::<Xdp>().insns("test", support::program(text)).map(|_| ());
     // "%d %x" and "%d %%".

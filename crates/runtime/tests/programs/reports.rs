@@ -59,8 +59,7 @@ fn bytes_of_case(name: &str, more: &[&str]) -> Option<Vec<u8>> {
 fn engines() -> impl Iterator<Item = Engine> {
     let modes = [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit));
     modes.map(|mode| {
-        let mut config = Config::default();
-        config.mode = mode;
+        let config = Config::new().mode(mode);
         Engine::new(config).unwrap()
     })
 }
@@ -118,7 +117,7 @@ fn legacy_loads_read_the_headers() {
 #[test]
 fn a_map_beyond_the_limit_says_how_to_make_it_smaller() {
     let Some(mut object) = case("projects/07_map_larger_than_limit") else { return };
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let maps = MapSet::for_object(&engine, &object).unwrap();
     let error = Linker::<()>::new(&engine).load::<Skb>(&object, maps).unwrap_err().to_string();
     assert!(error.contains("--max-entries"), "{error}");
@@ -157,7 +156,7 @@ fn frame() -> Vec<u8> {
 fn load<C: Context>(engine: &Engine, object: &Object, program: &str, root: bool) -> Result<Instance<()>, LoadError> {
     let loader_of = Linker::<()>::new(engine);
     let loader = loader_of.loader::<C>().only(&[program]);
-    let loader = if root { loader.privileged() } else { loader };
+    let loader = loader.privileged(root);
     loader.object(object, MapSet::for_object(engine, object)?)
 }
 
@@ -206,7 +205,7 @@ fn projects_do_as_their_heads_say() {
 
 /// Instructions that the verifier walks in a program.
 fn steps<C: Context>(object: &Object, program: &str) -> u64 {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let maps = MapSet::for_object(&engine, object).unwrap();
     let reports = Linker::<()>::new(&engine).loader::<C>().only(&[program]).verify(object, maps, false);
     reports.unwrap_or_else(|e| panic!("{program}: {e}"))[0].steps
@@ -305,7 +304,7 @@ fn packets_are_copied_by_probes() {
 #[test]
 fn a_program_with_a_large_map_is_verified() {
     let Some(object) = case("projects/07_map_larger_than_limit") else { return };
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let maps = MapSet::for_object(&engine, &object).unwrap();
     Linker::<()>::new(&engine).loader::<Skb>().verify(&object, maps, false).unwrap();
 }
@@ -320,7 +319,7 @@ fn reports_about_precision_are_accepted() {
         ("22_length_of_32_bits", &["fixed", "min_signed", "stack_index"]),
         ("23_loops_that_end", &["merge", "bits", "bisect", "two_ends", "countdown", "from_negative"]),
     ];
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let mut wrong = Vec::new();
     for (name, programs) in cases {
         let Some(object) = case(&format!("reports/{name}")) else { continue };

@@ -22,7 +22,7 @@ const ETIMEDOUT: u64 = 1110;
 const ALONE: u64 = 5003;
 
 fn load(way: Way, budget: Option<u64>) -> (Engine, Instance<()>) {
-    let engine = ways::engine(way, |_| {});
+    let engine = ways::engine(way, |config| config);
     let object = Object::parse(OBJECT).unwrap();
     let maps = MapSet::for_object(&engine, &object).unwrap();
     let linker = Linker::<()>::new(&engine);

@@ -150,7 +150,7 @@ fn perf_events_of_xdp_carry_the_packet() {
         r0 = 2
         exit";
     for way in [Way::Verified, Way::VerifiedInterpreted] {
-        let engine = ways::engine(way, |_| {});
+        let engine = ways::engine(way, |config| config);
         let linker = Linker::<()>::new(&engine);
         let def = bpf_runtime::maps::MapDef::new("perf", bpf_runtime::maps::MapType::PerfEventArray, 4, 4, 64);
         let map = bpf_runtime::maps::Map::create(def, engine.domain()).unwrap();
@@ -194,7 +194,7 @@ fn programs_drain_what_the_host_produces() {
 #[test]
 fn a_stopped_run_gives_its_record_up() {
     for way in WAYS {
-        let engine = ways::engine(way, |config| config.budget = Some(10_000));
+        let engine = ways::engine(way, |config| config.budget(10_000));
         let instance = ways::instance(&engine, way, &object());
         let mut ring = RingBuf::new(&instance.map("events").unwrap()).unwrap();
         let stuck = instance.program::<Raw>("stuck").unwrap();
@@ -223,13 +223,13 @@ fn a_run_holds_fifteen_records() {
     }
     text += "f0: r0 = r6; exit";
     for way in [Way::Verified, Way::VerifiedInterpreted, Way::Interpreted] {
-        let engine = ways::engine(way, |_| {});
+        let engine = ways::engine(way, |config| config);
         let linker = Linker::<()>::new(&engine);
         let def = bpf_runtime::maps::MapDef::new("ring", bpf_runtime::maps::MapType::RingBuf, 0, 0, 4096);
         let map = bpf_runtime::maps::Map::create(def, engine.domain()).unwrap();
         let mut ring = RingBuf::new(&map).unwrap();
         let loader = linker.loader::<Raw>().maps(&[&map]);
-        let loader = if way == Way::Interpreted { loader.interpreted() } else { loader };
+        let loader = if way == Way::Interpreted { loader.interpreted(true) } else { loader };
         let program = loader.insns("test", crate::support::program(&text)).unwrap();
         for _ in 0..2 {
             assert_eq!(program.run(&mut (), &mut []).unwrap(), 15, "{way:?}");
@@ -240,7 +240,7 @@ fn a_run_holds_fifteen_records() {
 
 #[test]
 fn an_interrupted_run_gives_its_record_up() {
-    let engine = ways::engine(Way::Verified, |config| config.interruptible = true);
+    let engine = ways::engine(Way::Verified, |config| config.interruptible(true));
     let instance = ways::instance(&engine, Way::Verified, &object());
     let mut ring = RingBuf::new(&instance.map("events").unwrap()).unwrap();
     let done = AtomicBool::new(false);
@@ -263,12 +263,12 @@ fn an_interrupted_run_gives_its_record_up() {
 
 /// Runs text on the checking interpreter with a ring buffer as its map.
 fn interpret(text: &str) -> (Result<u64, RunError>, Vec<Vec<u8>>) {
-    let engine = ways::engine(Way::Interpreted, |_| {});
+    let engine = ways::engine(Way::Interpreted, |config| config);
     let linker = Linker::<()>::new(&engine);
     let def = bpf_runtime::maps::MapDef::new("ring", bpf_runtime::maps::MapType::RingBuf, 0, 0, 4096);
     let map = bpf_runtime::maps::Map::create(def, engine.domain()).unwrap();
     let mut ring = RingBuf::new(&map).unwrap();
-    let loader = linker.loader::<Raw>().interpreted().maps(&[&map]);
+    let loader = linker.loader::<Raw>().interpreted(true).maps(&[&map]);
     let program = loader.insns("test", crate::support::program(text)).unwrap();
     let result = program.run(&mut (), &mut [0; 16]);
     (result, drain(&mut ring))
@@ -299,12 +299,12 @@ fn the_interpreter_keeps_books_of_records() {
 
 #[test]
 fn unsupported_helpers_are_refused_by_name() {
-    let engine = ways::engine(Way::Verified, |_| {});
+    let engine = ways::engine(Way::Verified, |config| config);
     let linker = Linker::<()>::new(&engine);
     for (id, name) in
         [(27, "bpf_get_stackid"), (58, "bpf_override_return"), (145, "bpf_inode_storage_get"), (51, "bpf_redirect_map")]
     {
-        for loader in [linker.loader::<Raw>(), linker.loader::<Raw>().interpreted()] {
+        for loader in [linker.loader::<Raw>(), linker.loader::<Raw>().interpreted(true)] {
             let error = loader.insns("p", crate::support::program(&format!("r0 = 0; call {id}; exit"))).unwrap_err();
             assert!(matches!(error, LoadError::UnknownHelper { id: i, .. } if i == id), "{error}");
             assert!(error.to_string().contains(name), "{error}");

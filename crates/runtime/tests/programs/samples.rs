@@ -87,12 +87,11 @@ pub(crate) fn repeatable(object: &Object, name: &str) -> bool {
 fn go<C: Context>(object: &Object, name: &str, run: Run<C>) -> Result<Outcome, LoadError> {
     let mut first: Option<Outcome> = None;
     for mode in [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit)) {
-        let mut config = Config::default();
-        config.mode = mode;
+        let config = Config::new().mode(mode);
         let engine = Engine::new(config).unwrap();
         let linker = Linker::<()>::new(&engine);
         // The samples' `struct test_md` names its two pointers otherwise than our byte slice.
-        let loader = || linker.loader::<C>().assume_layout().only(&[name]);
+        let loader = || linker.loader::<C>().assume_layout(true).only(&[name]);
         let loaded = loader().object(object, MapSet::for_object(&engine, object)?);
         let made = loader().compile(object).and_then(|module| ways::read_back(&linker, module).instance().make());
         let (instance, made) = match (loaded, made) {
@@ -242,7 +241,7 @@ fn other_objects_load_where_their_context_is_shipped() {
 /// Whether each program is accepted, of all objects of a folder, on the context that its object is for; and the first
 /// reason of each that is not.
 fn survey(name: &str) -> Option<Vec<(String, Result<(), String>)>> {
-    let config = Config::default();
+    let config = Config::new();
     let engine = Engine::new(config).unwrap();
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(folder(name)?).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -34,9 +34,10 @@ fn load(text: &str) -> Vec<Program<Skb, ()>> {
 fn load_in<C: Context>(network: Option<Arc<dyn Network>>, text: &str) -> Vec<Program<C, ()>> {
     let modes = [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit));
     let program = |mode| {
-        let mut config = Config::default();
-        config.mode = mode;
-        config.network.clone_from(&network);
+        let mut config = Config::new().mode(mode);
+        if let Some(network) = &network {
+            config = config.network(Arc::clone(network));
+        }
         let linker = Linker::<()>::new(&Engine::new(config).unwrap());
         linker.loader::<C>().insns("test", insns(text)).unwrap_or_else(|e| panic!("{e}\n{text}"))
     };

@@ -16,7 +16,7 @@ const VERIFIED: [Way; 5] =
     [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 
 fn loaded<C: Context>(way: Way, text: &str) -> Program<C, ()> {
-    let linker = Linker::<()>::new(&ways::engine(way, |_| {}));
+    let linker = Linker::<()>::new(&ways::engine(way, |config| config));
     linker.loader::<C>().insns("test", support::program(text)).unwrap_or_else(|e| panic!("{e} in\n{text}"))
 }
 
@@ -93,7 +93,7 @@ fn programs_are_told_of_connections() {
 #[test]
 fn programs_on_sockets_keep_to_their_contexts() {
     fn refused<C: Context>(cases: &[(&str, &str)]) {
-        let linker = Linker::<()>::new(&ways::engine(Way::Verified, |_| {}));
+        let linker = Linker::<()>::new(&ways::engine(Way::Verified, |config| config));
         for (text, reason) in cases {
             let error = linker.loader::<C>().insns("test", support::program(text)).unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");
@@ -125,8 +125,7 @@ fn programs_on_sockets_keep_to_their_contexts() {
 
 /// Whether the kernel, and whether we take each access: offset, size, and whether it writes.
 fn accesses<C: Context>(kind: ProgramType, hooks: &[u32], size: i64) -> Vec<((i64, i64, bool), bool, bool)> {
-    let mut config = Config::default();
-    config.mode = Mode::Interpreter;
+    let config = Config::new().mode(Mode::Interpreter);
     let linker = Linker::<()>::new(&Engine::new(config).unwrap());
     let mut all = Vec::new();
     for bytes in [1, 2, 4, 8] {

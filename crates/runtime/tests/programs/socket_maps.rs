@@ -41,7 +41,7 @@ impl Bench {
     fn new(way: Way, map_type: MapType) -> Bench {
         let socket = socket();
         let network: Arc<dyn Network> = Arc::new(One(Arc::clone(&socket)));
-        let engine = ways::engine(way, |config| config.network = Some(network));
+        let engine = ways::engine(way, |config| config.network(network));
         let map = Map::create(MapDef::new("sockets", map_type, 4, 8, 4), engine.domain()).unwrap();
         let mut linker = Linker::<()>::new(&engine);
         linker.func(1001, "fail", |_: &mut Caller<'_, ()>| Err::<u64, _>(HelperError::new("enough"))).unwrap();

@@ -32,7 +32,7 @@ fn socket(state: u32) -> Arc<Socket> {
 
 fn loaded(way: Way, network: &Arc<Answers>, text: &str) -> Program<Skb, ()> {
     let network: Arc<dyn Network> = Arc::clone(network) as _;
-    let engine = ways::engine(way, |config| config.network = Some(network));
+    let engine = ways::engine(way, |config| config.network(network));
     let mut linker = Linker::<()>::new(&engine);
     linker.func(1001, "fail", |_: &mut Caller<'_, ()>| Err::<u64, _>(HelperError::new("enough"))).unwrap();
     linker.loader::<Skb>().insns("test", support::program(text)).unwrap_or_else(|e| panic!("{e} in\n{text}"))
@@ -216,7 +216,7 @@ fn syn_cookies_are_accepted_by_who_made_them() {
 
 fn choose(way: Way, network: &Arc<Answers>, text: &str) -> Program<SkLookup, ()> {
     let network: Arc<dyn Network> = Arc::clone(network) as _;
-    let engine = ways::engine(way, |config| config.network = Some(network));
+    let engine = ways::engine(way, |config| config.network(network));
     let linker = Linker::<()>::new(&engine);
     linker.loader::<SkLookup>().insns("test", support::program(text)).unwrap_or_else(|e| panic!("{e} in\n{text}"))
 }
@@ -258,7 +258,7 @@ fn programs_choose_sockets() {
 /// Verdicts are 0 and 1, and the fields are not written.
 #[test]
 fn programs_that_choose_sockets_keep_to_their_context() {
-    let linker = Linker::<()>::new(&ways::engine(Way::Verified, |_| {}));
+    let linker = Linker::<()>::new(&ways::engine(Way::Verified, |config| config));
     for (text, reason) in [
         ("r0 = 2; exit", "0..=1"),
         ("*(u32 *)(r1 + 8) = 0; r0 = 0; exit", "may not be written"),

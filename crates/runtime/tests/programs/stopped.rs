@@ -14,9 +14,7 @@ use core::convert::Infallible;
 
 fn engines() -> impl Iterator<Item = Engine> {
     [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit)).map(|mode| {
-        let mut config = Config::default();
-        config.mode = mode;
-        config.budget = Some(1000);
+        let config = Config::new().mode(mode).budget(1000);
         Engine::new(config).unwrap()
     })
 }
@@ -24,7 +22,7 @@ fn engines() -> impl Iterator<Item = Engine> {
 fn instance(engine: &Engine) -> Instance<()> {
     let object = Object::parse(include_bytes!("../objects/stopped.o")).unwrap();
     let maps = MapSet::for_object(engine, &object).unwrap();
-    Linker::<()>::new(engine).loader::<Xdp>().hybrid().object(&object, maps).unwrap()
+    Linker::<()>::new(engine).loader::<Xdp>().hybrid(true).object(&object, maps).unwrap()
 }
 
 /// The program and the comment that the source line ends in, and that the instruction is named.
@@ -115,13 +113,14 @@ fn the_instance_that_stopped_is_named() {
     };
     let levels = Arch::HOST.map(|_| [OptLevel::None, OptLevel::Speed, OptLevel::Tiered].map(Some));
     for level in levels.into_iter().flatten().chain([None]) {
-        let mut config = Config::default();
-        (config.mode, config.budget) = (level.map_or(Mode::Interpreter, |_| Mode::Jit), Some(1000));
-        config.opt_level = level.unwrap_or_default();
+        let config = Config::new()
+            .mode(level.map_or(Mode::Interpreter, |_| Mode::Jit))
+            .budget(1000)
+            .opt_level(level.unwrap_or_default());
         let engine = Engine::new(config).unwrap();
         let linker = Linker::<()>::new(&engine);
         assert!(linker.compile::<Xdp>(&object).is_err(), "it needs no checks");
-        let module = linker.loader::<Xdp>().hybrid().compile(&object).unwrap();
+        let module = linker.loader::<Xdp>().hybrid(true).compile(&object).unwrap();
         let read = ways::read_back(&linker, module.clone());
         let of_load = stop(&run(&instance(&engine), "first", &[]).unwrap_err());
         assert_eq!(of_load, (("first".into(), "first: reads".into()), None));
@@ -224,7 +223,7 @@ fn a_function_that_does_not_return_ends_the_run() {
         ),
     ];
     for way in modes() {
-        let engine = engine(way, |_| {});
+        let engine = engine(way, |config| config);
         let mut linker = Linker::<u32>::new(&engine);
         linker
             .func(1001, "end", |c: &mut Caller<'_, u32>| -> Result<Infallible, HelperError> {
@@ -287,7 +286,7 @@ fn the_calls_that_led_to_a_stop_are_named() {
         ("a call in a loop", "r6 = r1; call 5; r6 += r0; goto -3; exit"),
     ];
     for way in modes() {
-        let engine = engine(way, |config| config.budget = Some(100));
+        let engine = engine(way, |config| config.budget(100));
         let linker = Linker::<()>::new(&engine);
         for (name, end) in ends {
             for (saved, stack) in (0..4).flat_map(|saved: u32| [0, 8, 120, 512].map(|stack| (saved, stack))) {
@@ -300,7 +299,7 @@ fn the_calls_that_led_to_a_stop_are_named() {
                 // The number of instructions between a call and the next function.
                 let over = i32::try_from(saved).unwrap() + 1;
                 let text = format!("r1 = *(u64 *)(r1 + 0); {}{}{end}", body(over), body(over)).replace(';', "\n");
-                let program = linker.loader::<Raw>().hybrid().insns(name, assemble(&text).unwrap());
+                let program = linker.loader::<Raw>().hybrid(true).insns(name, assemble(&text).unwrap());
                 let program = program.unwrap_or_else(|error| panic!("{error}\n{text}"));
                 for _ in 0..2 {
                     let error = program.run(&mut (), &mut [7; 8]).unwrap_err();
@@ -322,18 +321,16 @@ fn the_calls_that_led_to_a_stop_are_named() {
 #[test]
 fn a_host_function_that_fails_or_panics_names_its_caller() {
     let object = Object::parse(include_bytes!("../objects/failed.o")).unwrap();
-    let ways: [fn(&mut Config); 3] = [
-        |_| (),
-        |config| (config.debug.unwind, config.debug.symbols) = (true, true),
-        |config| config.opt_level = OptLevel::None,
+    let ways: [fn(Config) -> Config; 3] = [
+        |config| config,
+        |config| config.debug(|debug| debug.unwind(true).symbols(true)),
+        |config| config.opt_level(OptLevel::None),
     ];
     for (mode, adjust) in [Mode::Interpreter, Mode::Jit].into_iter().flat_map(|mode| ways.map(|way| (mode, way))) {
         if mode == Mode::Jit && Arch::HOST.is_none() {
             continue;
         }
-        let mut config = Config::default();
-        config.mode = mode;
-        adjust(&mut config);
+        let config = adjust(Config::new().mode(mode));
         let engine = Engine::new(config).unwrap();
         for (panics, wanted) in [(false, 1), (true, 1), (false, 8)] {
             let mut linker = Linker::<u64>::new(&engine);
@@ -366,7 +363,7 @@ fn a_host_function_that_fails_or_panics_names_its_caller() {
                     Some("each") => &["by_callback"],
                     _ => &[],
                 };
-                check_callers(&error, callers, engine.config().opt_level);
+                check_callers(&error, callers, engine.config().get_opt_level());
                 let function = function.map(str::to_owned);
                 assert_eq!(call_site(&error), (program.into(), function, place.into()), "{mode:?}: {error}");
             }

@@ -26,7 +26,7 @@ const TIME_WAIT: u32 = 6;
 
 fn load<C: Context>(way: Way, programs: &[&str]) -> Instance<()> {
     let object = Object::parse(OBJECT).unwrap();
-    let engine = ways::engine(way, |_| {});
+    let engine = ways::engine(way, |config| config);
     let maps = MapSet::for_object(&engine, &object).unwrap();
     let linker = Linker::<()>::new(&engine);
     linker.loader::<C>().only(programs).object(&object, maps).unwrap_or_else(|e| panic!("{way:?}: {e}"))
@@ -106,7 +106,7 @@ fn a_full_map_has_no_room_for_another_socket() {
     for way in VERIFIED {
         let mut object = Object::parse(OBJECT).unwrap();
         object.set_max_entries("flows", 2).unwrap();
-        let engine = ways::engine(way, |_| {});
+        let engine = ways::engine(way, |config| config);
         let maps = MapSet::for_object(&engine, &object).unwrap();
         let linker = Linker::<()>::new(&engine);
         let instance = linker.loader::<Skb>().only(&["count"]).object(&object, maps).unwrap();
@@ -141,17 +141,17 @@ fn storage_is_nobody_elses_before_a_run_ends() {
 }
 
 fn text(way: Way, def: MapDef, text: &str) -> Result<Program<Skb, ()>, LoadError> {
-    let engine = ways::engine(way, |_| {});
+    let engine = ways::engine(way, |config| config);
     let map = Map::create(def, engine.domain()).unwrap();
     let linker = Linker::<()>::new(&engine);
     let loader = linker.loader::<Skb>();
-    let loader = if way == Way::Interpreted { loader.interpreted() } else { loader };
+    let loader = if way == Way::Interpreted { loader.interpreted(true) } else { loader };
     loader.maps(&[&map]).insns("test", support::program(text))
 }
 
 #[test]
 fn storage_is_reached_by_its_socket_only() {
-    let storage = || MapDef::new("storage", MapType::SkStorage, 8, 8, 4).with_flags(flags::NO_PREALLOC);
+    let storage = || MapDef::new("storage", MapType::SkStorage, 8, 8, 4).flags(flags::NO_PREALLOC);
     let sk = "r6 = *(u64 *)(r1 + 168); if r6 == 0 goto out; r1 = map[fd:0]; r2 = r6; r3 = 0; r4 = 1;";
     let end = "out:; r0 = 0; exit";
     let fine = format!("{sk} call 107; if r0 == 0 goto out; r1 = 1; *(u64 *)(r0 + 0) = r1; {end}");
@@ -177,7 +177,7 @@ fn storage_is_reached_by_its_socket_only() {
     let error = text(Way::Verified, hash, &fine).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("a map of a kind"), "{error}");
     // Programs on packets that belong to no socket have no such function.
-    let linker = Linker::<()>::new(&ways::engine(Way::Verified, |_| {}));
+    let linker = Linker::<()>::new(&ways::engine(Way::Verified, |config| config));
     let error = linker.loader::<Xdp>().insns("test", support::program("call 107; r0 = 0; exit")).map(|_| ());
     assert!(error.unwrap_err().to_string().contains("bpf_sk_storage_get"));
 }
@@ -185,7 +185,7 @@ fn storage_is_reached_by_its_socket_only() {
 /// Only the verifier can tell a socket from a number.
 #[test]
 fn unverified_programs_have_no_storage() {
-    let storage = MapDef::new("storage", MapType::SkStorage, 8, 8, 4).with_flags(flags::NO_PREALLOC);
+    let storage = MapDef::new("storage", MapType::SkStorage, 8, 8, 4).flags(flags::NO_PREALLOC);
     let program = "r1 = map[fd:0]; r2 = 4096; r3 = 0; r4 = 1; call 107; r0 = 0; exit";
     let error = text(Way::Interpreted, storage, program).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("without verifying"), "{error}");
@@ -193,9 +193,9 @@ fn unverified_programs_have_no_storage() {
 
 #[test]
 fn definitions_of_storage_are_the_kernels_but_for_key_and_entries() {
-    let engine = ways::engine(Way::Verified, |_| {});
+    let engine = ways::engine(Way::Verified, |config| config);
     let create = |key, value, entries, flags| {
-        let def = MapDef::new("storage", MapType::SkStorage, key, value, entries).with_flags(flags);
+        let def = MapDef::new("storage", MapType::SkStorage, key, value, entries).flags(flags);
         Map::create(def, engine.domain()).map_err(|error| error.errno())
     };
     let on_demand = flags::NO_PREALLOC;

@@ -15,7 +15,7 @@ const VERIFIED: [Way; 5] =
 
 fn load(way: Way) -> Instance<()> {
     let object = Object::parse(OBJECT).unwrap();
-    let engine = ways::engine(way, |_| {});
+    let engine = ways::engine(way, |config| config);
     let maps = MapSet::for_object(&engine, &object).unwrap();
     let linker = Linker::<()>::new(&engine);
     linker.loader::<Xdp>().object(&object, maps).unwrap_or_else(|e| panic!("{way:?}: {e}"))

@@ -18,7 +18,7 @@ const PROGRAMS: [&str; 4] = ["thrown", "caught", "looped", "jumped"];
 
 fn load(way: Way, object: &[u8], names: &[&str]) -> Result<Instance<()>, LoadError> {
     let object = Object::parse(object).unwrap();
-    let engine = ways::engine(way, |_| {});
+    let engine = ways::engine(way, |config| config);
     let maps = MapSet::for_object(&engine, &object).unwrap();
     Linker::<()>::new(&engine).loader::<Xdp>().only(names).object(&object, maps)
 }
@@ -109,12 +109,13 @@ fn exception_callbacks_are_found_by_their_tags() {
 #[test]
 fn programs_that_throw_are_verified() {
     let object = Object::parse(OBJECT).unwrap();
-    let engine = ways::engine(Way::Interpreted, |_| {});
+    let engine = ways::engine(Way::Interpreted, |config| config);
     let linker = Linker::<()>::new(&engine);
     let maps = || MapSet::for_object(&engine, &object).unwrap();
-    let error = linker.loader::<Raw>().interpreted().only(&["thrown"]).object(&object, maps()).err().unwrap();
+    let error = linker.loader::<Raw>().interpreted(true).only(&["thrown"]).object(&object, maps()).err().unwrap();
     assert!(matches!(error, LoadError::ThrowNeedsVerifier { .. }), "{error}");
     // SAFETY: it is not loaded.
-    let error = unsafe { linker.loader::<Raw>().unverified() }.only(&["thrown"]).object(&object, maps()).err().unwrap();
+    let error =
+        unsafe { linker.loader::<Raw>().unverified(true) }.only(&["thrown"]).object(&object, maps()).err().unwrap();
     assert!(matches!(error, LoadError::ThrowNeedsVerifier { .. }), "{error}");
 }

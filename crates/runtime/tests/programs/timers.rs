@@ -22,7 +22,7 @@ fn load_into(engine: &Engine, maps: MapSet) -> Result<Instance<()>, LoadError> {
 }
 
 fn load(way: Way) -> Instance<()> {
-    let engine = ways::engine(way, |_| {});
+    let engine = ways::engine(way, |config| config);
     let maps = MapSet::for_object(&engine, &Object::parse(OBJECT).unwrap()).unwrap();
     load_into(&engine, maps).unwrap_or_else(|e| panic!("{way:?}: {e}"))
 }
@@ -144,7 +144,7 @@ fn what_changes_the_value_ends_its_timer() {
 #[test]
 fn what_is_dropped_is_not_called() {
     for way in VERIFIED {
-        let engine = ways::engine(way, |_| {});
+        let engine = ways::engine(way, |config| config);
         let maps = || MapSet::for_object(&engine, &Object::parse(OBJECT).unwrap()).unwrap();
         let first = load_into(&engine, maps()).unwrap();
         assert_eq!((run(&first, "one", 5), run(&first, "one", 6)), (2, 2));
@@ -168,7 +168,7 @@ fn what_is_dropped_is_not_called() {
 #[test]
 fn a_callback_has_the_programs_budget() {
     for way in VERIFIED {
-        let engine = ways::engine(way, |_| {});
+        let engine = ways::engine(way, |config| config);
         let object = Object::parse(OBJECT).unwrap();
         let maps = MapSet::for_object(&engine, &object).unwrap();
         let linker = Linker::<()>::new(&engine);
@@ -198,7 +198,7 @@ fn helpers_in_callbacks_have_the_hosts_context() {
 /// The code that a callback's address is in stays.
 #[test]
 fn programs_with_callbacks_are_compiled_once() {
-    let engine = ways::engine(Way::Verified, |_| {});
+    let engine = ways::engine(Way::Verified, |config| config);
     let object = Object::parse(OBJECT).unwrap();
     let maps = MapSet::for_object(&engine, &object).unwrap();
     let linker = Linker::<()>::new(&engine);
@@ -210,11 +210,11 @@ fn programs_with_callbacks_are_compiled_once() {
 
 #[test]
 fn unverified_programs_have_no_timers() {
-    let engine = ways::engine(Way::VerifiedInterpreted, |_| {});
+    let engine = ways::engine(Way::VerifiedInterpreted, |config| config);
     let linker = Linker::<()>::new(&engine);
     for (id, name) in [(169, "init"), (170, "set_callback"), (171, "start"), (172, "cancel")] {
         let text = format!("r2 = subprog[f]; r3 = 0; call {id}; exit; f: r0 = 0; exit");
-        let program = linker.loader::<Raw>().interpreted().insns("p", crate::support::program(&text)).unwrap();
+        let program = linker.loader::<Raw>().interpreted(true).insns("p", crate::support::program(&text)).unwrap();
         let error = program.run(&mut (), &mut [0; 16]).unwrap_err();
         assert!(error.to_string().contains(&format!("bpf_timer_{name} needs a verified program")), "{error}");
     }
@@ -274,7 +274,7 @@ fn work_for_later_is_done_as_the_kernel_does_it() {
     let object = Object::parse(WORKS).unwrap();
     let mut ours = Vec::new();
     for way in VERIFIED {
-        let engine = ways::engine(way, |_| {});
+        let engine = ways::engine(way, |config| config);
         let maps = MapSet::for_object(&engine, &object).unwrap();
         let instance = Linker::<()>::new(&engine).loader::<Xdp>().object(&object, maps).unwrap();
         assert_eq!(run(&instance, "ask", 0), 2, "{way:?}");

@@ -65,11 +65,9 @@ fn loads() -> Vec<Loads> {
     if bpf_runtime::code::Arch::HOST.is_none() {
         return Vec::new();
     }
-    let mut counted = Config::default();
-    counted.metrics = true;
-    let mut tiered = Config::default();
-    tiered.opt_level = OptLevel::Tiered;
-    [Config::default(), counted, tiered].into_iter().map(loads_on).collect()
+    let counted = Config::new().metrics(true);
+    let tiered = Config::new().opt_level(OptLevel::Tiered);
+    [Config::new(), counted, tiered].into_iter().map(loads_on).collect()
 }
 
 fn loads_on(config: Config) -> Loads {

@@ -46,7 +46,7 @@ fn run(engine: &Engine, text: &str) -> u64 {
 #[test]
 fn bytes_never_written_are_zero() {
     for mode in modes() {
-        let engine = engine(mode, |_| {});
+        let engine = engine(mode, |config| config);
         // A function that is called where another has been.
         let called = "call dirty\nr1 = 60\ncall sum\nr6 = r0\ncall dirty\nr1 = 61\ncall sum\nr0 |= r6\nexit";
         assert_eq!(run(&engine, &format!("{called}\n{DIRTY}\n{SUM}")), 5, "{mode:?}: called");
@@ -76,7 +76,7 @@ fn bytes_never_written_are_zero() {
 #[test]
 fn padding_of_keys_is_zero() {
     for mode in modes() {
-        let engine = engine(mode, |_| {});
+        let engine = engine(mode, |config| config);
         let map = Map::create(MapDef::new("m", MapType::Hash, 8, 8, 16), engine.domain()).unwrap();
         let linker = Linker::<()>::new(&engine);
         let count = "count:\n*(u8 *)(r10 - 8) = 1\n*(u32 *)(r10 - 4) = 2\n*(u64 *)(r10 - 16) = 3\nr1 = map[fd:0]\nr2 = r10\nr2 += -8\nr3 = r10
@@ -94,9 +94,9 @@ fn padding_of_keys_is_zero() {
 fn the_target_of_a_tail_call_is_zeroed() {
     for mode in modes() {
         for direct in [true, false] {
-            let mut config = config(mode);
-            config.opt_level = if direct { config.opt_level } else { OptLevel::None };
-            let engine = Engine::new(config).unwrap();
+            let usual = config(mode);
+            let level = if direct { usual.get_opt_level() } else { OptLevel::None };
+            let engine = Engine::new(usual.opt_level(level)).unwrap();
             let linker = Linker::<()>::new(&engine);
             let array = ProgArray::<Raw, ()>::create(&engine, "array", 1).unwrap();
             let sum = SUM.replace("sum:\n", "r1 = 63\n");
@@ -116,7 +116,7 @@ fn the_target_of_a_tail_call_is_zeroed() {
 #[test]
 fn a_slot_that_one_path_leaves_unwritten_is_zero_there() {
     for mode in modes() {
-        let engine = engine(mode, |_| {});
+        let engine = engine(mode, |config| config);
         let linker = Linker::<()>::new(&engine);
         for (jump, unwritten, written) in [("==", 8, 5), ("!=", 5, 8)] {
             for (bits, at) in [(64, 512), (32, 512), (32, 508), (16, 506), (8, 505)] {
@@ -126,7 +126,7 @@ fn a_slot_that_one_path_leaves_unwritten_is_zero_there() {
                 let text = format!("r6 = r1\nr7 = r2\ncall dirty\nr1 = r6\nr2 = r7\ncall slot\nexit\n{DIRTY}\n{slot}");
                 let insns = assemble(&text).unwrap();
                 assert!(linker.loader::<Raw>().insns("p", insns.clone()).is_err(), "{text}");
-                let program = linker.loader::<Raw>().privileged().insns("p", insns).unwrap();
+                let program = linker.loader::<Raw>().privileged(true).insns("p", insns).unwrap();
                 let mut bytes = [0; 8];
                 for len in [written, unwritten, unwritten] {
                     let address = bytes.as_ptr() as u64;

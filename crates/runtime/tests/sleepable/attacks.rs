@@ -36,7 +36,7 @@ fn keeps(engine: &Engine) -> Linker<(Wakers, Arc<AtomicU64>)> {
 
 #[test]
 fn wakers_are_used_by_other_threads_and_after_the_end() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let linker = keeps(&engine);
         let program = load(&linker, "r1 = 3\ncall 1001\nr1 = 2\ncall 1001\nr0 = 7\nexit");
         let (wakers, counter) = (Wakers::default(), Arc::new(AtomicU64::new(0)));
@@ -75,7 +75,7 @@ fn wakers_are_used_by_other_threads_and_after_the_end() {
 
 #[test]
 fn a_run_that_waits_is_dropped_after_its_engine() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let program = load(&waits(&engine), ONCE);
         let (mut a, mut b) = (0, 0);
         let mut dropped = Box::pin(program.run_async(&mut a, &mut []));
@@ -105,7 +105,7 @@ fn a_signal_handler_runs_programs_on_the_stack_of_a_run() {
     // SAFETY: a valid action; no other test of this process uses the signal.
     unsafe { libc::signal(libc::SIGUSR2, handler as *const () as libc::sighandler_t) };
     // The interpreter allocates memory, which a signal handler may not do.
-    for engine in engines(|_| ()).into_iter().filter(|engine| engine.config().mode == Mode::Jit) {
+    for engine in engines(|config| config).into_iter().filter(|engine| engine.config().get_mode() == Mode::Jit) {
         let mut linker = waits(&engine);
         linker
             .func(1002, "raise", |_: &mut Caller<'_, u64>| {
@@ -137,7 +137,7 @@ fn a_signal_handler_runs_programs_on_the_stack_of_a_run() {
 fn backtraces_and_panics_pass_through_the_stack_of_a_run() {
     // Behind emitted code nothing is seen unless its frames are registered (`DebugOptions`).
     let depth = |trace: &Backtrace| trace.to_string().lines().count();
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let mut linker = Linker::<Vec<Backtrace>>::new(&engine);
         linker
             .func_async(1001, "trace", async |mut c: AsyncCaller<'_, Vec<Backtrace>>| {
@@ -156,7 +156,7 @@ fn backtraces_and_panics_pass_through_the_stack_of_a_run() {
         let mut traces = Vec::new();
         assert_eq!(block_on(program.run_async(&mut traces, &mut [])).unwrap(), 1);
         assert_eq!(traces.len(), 4);
-        let least = if engine.config().mode == Mode::Interpreter { 8 } else { 2 };
+        let least = if engine.config().get_mode() == Mode::Interpreter { 8 } else { 2 };
         assert!(traces.iter().all(|trace| depth(trace) >= least), "{traces:?}");
         let panics = load(&linker, "call 1001\ncall 1003\nexit");
         let error = block_on(panics.run_async(&mut traces, &mut [])).unwrap_err();
@@ -187,7 +187,7 @@ fn an_overflow_of_the_stack_of_a_run_hits_its_guard_page() {
         return bpf_testkit::skipped("an overflow of a run's stack", &"qemu would end with its guest");
     }
     if std::env::var_os(OVERFLOWS).is_some() {
-        let engine = Engine::new(Config::default()).unwrap();
+        let engine = Engine::new(Config::new()).unwrap();
         let mut linker = waits(&engine);
         linker.func(1002, "overflows", |_: &mut Caller<'_, u64>| recurse(0)).unwrap();
         let program = load(&linker, "r1 = 1\ncall 1001\ncall 1002\nexit");
@@ -278,7 +278,7 @@ fn send_signals_to_runs_of(program: &Program<Raw, u64>) {
 fn a_signal_handler_runs_sleepable_programs_or_is_refused() {
     // SAFETY: a valid action; no other test of this process uses the signal.
     unsafe { libc::signal(libc::SIGALRM, sleeps_in_handler as *const () as libc::sighandler_t) };
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let mut linker = waits(&engine);
         linker
             .func(1002, "raise", |_: &mut Caller<'_, u64>| {
@@ -312,7 +312,7 @@ fn a_signal_handler_runs_sleepable_programs_or_is_refused() {
         assert_eq!(block_on(raises.run_async(&mut 0, &mut [])).unwrap(), 9);
         assert_eq!(RAN.load(Ordering::SeqCst), 4, "in host functions nothing is refused");
         // The interpreter allocates.
-        if engine.config().mode == Mode::Jit {
+        if engine.config().get_mode() == Mode::Jit {
             send_signals_to_runs_of(&program);
         }
         SLEEPS_IN_HANDLER.store(std::ptr::null_mut(), Ordering::SeqCst);

@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker};
 /// The ways of compiling a contained program. Containment needs the optimiser, whatever level is asked for.
 fn contained<'a, H: 'static>(linker: &'a Linker<H>) -> impl Iterator<Item = Loader<'a, Raw, H>> {
     let levels = [OptLevel::None, OptLevel::Speed, OptLevel::Tiered].into_iter();
-    levels.map(|level| linker.loader::<Raw>().opt_level(level).contained())
+    levels.map(|level| linker.loader::<Raw>().opt_level(level).contained(true))
 }
 
 /// Polls to the end, each time on another thread, while this thread has the slot of before.
@@ -54,7 +54,7 @@ const SUM: &str = "r8 = r1\nr9 = r2\n*(u64 *)(r10 - 8) = 0\n*(u64 *)(r10 - 16) =
 
 #[test]
 fn a_contained_run_goes_on_in_another_slot() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let map = |name, ty, key, value| Map::create(MapDef::new(name, ty, key, value, 4), engine.domain()).unwrap();
         let maps = [
             map("array", MapType::Array, 4, 8),
@@ -108,7 +108,7 @@ const BYTES: &str = "r6 = map[fd:0][0]+0\nr7 = 0\nr0 = 0\nagain:\nr1 = r7\nr1 &=
 
 #[test]
 fn a_contained_run_yields_within_its_budget() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
         let array = Map::create(MapDef::new("array", MapType::Array, 4, 8, 1), engine.domain()).unwrap();
         array.set(&[0; 4], &[1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
@@ -125,13 +125,13 @@ fn a_contained_run_yields_within_its_budget() {
         }
     }
     // Without a limit of its own, a contained run has the engine's, although the verifier has proven that it ends.
-    for engine in engines(|config| config.hybrid_budget = 500) {
+    for engine in engines(|config| config.hybrid_budget(500)) {
         let linker = Linker::<()>::new(&engine);
         let text = "r0 = 0\nagain:\nr0 += 1\nif r0 != 1000 goto again\nexit";
         let load = |loader: Loader<'_, Raw, ()>| loader.yields(true).insns("test", assemble(text).unwrap()).unwrap();
         let run = |program: &Program<Raw, ()>| block_on(program.run_async(&mut (), &mut []));
         assert_eq!(run(&load(linker.loader())).unwrap(), 1000);
-        let result = run(&load(linker.loader().contained()));
+        let result = run(&load(linker.loader().contained(true)));
         assert!(matches!(result, Err(RunError::Budget { .. })), "{result:?}");
     }
 }
@@ -161,7 +161,7 @@ fn a_program_that_waits_is_loaded_by_its_proof() {
     let section = elf.code("uprobe.s/function", &WAITS);
     elf.symbol("main", section, FUNC, 0, WAITS.len() as u64);
     let bytes = elf.build();
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = waits(&engine);
         let object = Object::parse(&bytes).unwrap();
         let maps = || MapSet::for_object(&engine, &object).unwrap();
@@ -173,7 +173,7 @@ fn a_program_that_waits_is_loaded_by_its_proof() {
             for contained in [false, true] {
                 let maps = MapSet::for_object(&engine, &proven).unwrap();
                 let loader = linker.loader::<Raw>().yields(yields).proofs(Proofs::Require);
-                let loader = if contained { loader.contained() } else { loader };
+                let loader = loader.contained(contained);
                 let program = loader.object(&proven, maps).unwrap_or_else(|e| panic!("{e}")).program::<Raw>("main");
                 assert_eq!(block_on(program.unwrap().run_async(&mut 0, &mut [])).unwrap(), 1);
             }

@@ -40,7 +40,7 @@ fn is_at_the_call(error: &RunError) -> bool {
 
 #[test]
 fn a_deadline_ends_a_run_whose_future_is_never_ready() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let linker = never(&engine);
         let program = load(&linker, NEVER);
         for _ in 0..3 {
@@ -83,7 +83,7 @@ fn a_deadline_ends_a_run_whose_future_is_never_ready() {
 
 #[test]
 fn a_deadline_ends_a_run_that_computes_after_a_wait() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let linker = waits(&engine);
         // 2^31 rounds, proven to end, so that the verifier walks few of them.
         let text = "r1 = 3\ncall 1001\nr0 = 0\nagain: r0 += 1\nif r0 < 2147483647 goto again\nexit";
@@ -102,7 +102,7 @@ fn waits_move(engine: &Engine, limit: Duration) -> bool {
     let program = load(&linker, "r1 = 1\ncall 1001\nr1 = 1\ncall 1001\nr0 = 7\nexit");
     let (mut a, mut b) = (0, 0);
     let limits = RunLimits::new().deadline(engine.deadline_in(limit).unwrap());
-    let without = limits.clone().without_waits();
+    let without = limits.clone().waits_count(false);
     let mut counted = pin!(program.run_async_with(&mut a, &mut [], &limits));
     let mut moved = pin!(program.run_async_with(&mut b, &mut [], &without));
     if poll(counted.as_mut()).is_ready() || poll(moved.as_mut()).is_ready() {
@@ -120,14 +120,14 @@ fn waits_move(engine: &Engine, limit: Duration) -> bool {
 
 #[test]
 fn waits_count_against_a_deadline_or_move_it() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         assert!((0..5).any(|i| waits_move(&engine, Duration::from_millis(200 << i))));
     }
 }
 
 #[test]
 fn an_interruption_wakes_a_run_that_waits() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let linker = never(&engine);
         let program = load(&linker, NEVER);
         let interrupter = engine.interrupter();
@@ -163,7 +163,7 @@ fn an_interruption_wakes_a_run_that_waits() {
 
 #[test]
 fn limits_that_a_program_was_not_compiled_for_are_refused() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = waits(&engine);
         let program = load(&linker, ONCE);
         let limits = RunLimits::new().deadline(engine.deadline_in(Duration::from_secs(60)).unwrap());
@@ -174,7 +174,7 @@ fn limits_that_a_program_was_not_compiled_for_are_refused() {
         assert!(matches!(error, RunError::Unlimited { .. }), "{error:?}");
         assert_eq!(engine.async_runs(), 0);
     }
-    for engine in engines(|config| config.budget = Some(100)) {
+    for engine in engines(|config| config.budget(100)) {
         let linker = waits(&engine);
         let text = "r6 = 0\nagain: r1 = 1\ncall 1001\nr6 += 1\nif r6 != 5 goto again\nr0 = 0\nexit";
         let program = load(&linker, text);
@@ -186,7 +186,7 @@ fn limits_that_a_program_was_not_compiled_for_are_refused() {
 
 #[test]
 fn stacks_count_against_the_memory_of_engine_and_account() {
-    for engine in engines(|config| config.memory_limit = 1 << 20) {
+    for engine in engines(|config| config.memory_limit(1 << 20)) {
         let linker = waits(&engine);
         let program = load(&linker, ONCE);
         let account = engine.account("plug-in", 100_000);
@@ -224,7 +224,7 @@ fn stacks_count_against_the_memory_of_engine_and_account() {
 #[test]
 fn arguments_count_against_the_memory_of_engine_and_account() {
     const LEN: usize = 1 << 20;
-    for engine in engines(|config| config.memory_limit = 8 << 20) {
+    for engine in engines(|config| config.memory_limit(8 << 20)) {
         let mut linker = Linker::<u64>::new(&engine);
         linker
             .func_async(1001, "keeps", async |mut c: AsyncCaller<'_, u64>, bytes: OwnedBytes| {
@@ -294,7 +294,7 @@ fn arguments_count_against_the_memory_of_engine_and_account() {
 
 #[test]
 fn a_run_is_polled_once_more_at_most_after_it_was_ended() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let mut linker = Linker::<u64>::new(&engine);
         linker
             .func_async(1001, "counts", async |mut c: AsyncCaller<'_, u64>| {

@@ -5,8 +5,7 @@ use std::path::Path;
 
 /// A linker whose engine compiles, with or without a function that may sleep.
 fn linker(mode: Mode, waits: bool) -> Linker<()> {
-    let mut config = Config::default();
-    config.mode = mode;
+    let config = Config::new().mode(mode);
     let mut linker = Linker::new(&Engine::new(config).unwrap());
     if waits {
         linker.func_async(1_000_000, "waits", async |_: AsyncCaller<'_, ()>| {}).unwrap();
@@ -21,8 +20,8 @@ fn bytes<C: Context>(linker: &Linker<()>, object: &Object) -> Option<Vec<u8>> {
 
 #[test]
 fn a_function_that_waits_changes_no_code_that_does_not_call_it() {
-    let engine = Engine::new(Config::default()).unwrap();
-    if engine.config().mode != Mode::Jit {
+    let engine = Engine::new(Config::new()).unwrap();
+    if engine.config().get_mode() != Mode::Jit {
         return bpf_testkit::skipped(
             "code with and without functions that may sleep",
             &"this host has no machine code",

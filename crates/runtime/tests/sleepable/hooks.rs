@@ -15,7 +15,7 @@ use std::time::Duration;
 
 #[test]
 fn the_programs_of_a_hook_wait_one_after_the_other() {
-    for engine in engines(|config| config.budget = Some(1000)) {
+    for engine in engines(|config| config.budget(1000)) {
         let linker = waits(&engine);
         let plain = linker.loader::<Raw>().insns("plain", assemble("r0 = 2\nexit").unwrap()).unwrap();
         let waiting = load(&linker, "r1 = 2\ncall 1001\nr0 = 2\nexit");
@@ -63,7 +63,7 @@ fn the_programs_of_a_hook_wait_one_after_the_other() {
 
 #[test]
 fn a_run_keeps_the_programs_that_the_hook_had() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         // Each version has a closure of its own, whose captured value says whether its code is still kept.
         let version = |number: u64, kept: &Arc<()>| {
             let mut linker = Linker::<()>::new(&engine);
@@ -116,7 +116,7 @@ fn a_run_keeps_the_programs_that_the_hook_had() {
 
 #[test]
 fn a_hook_is_interrupted_while_it_waits() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let linker = waits(&engine);
         let program = load(&linker, ONCE);
         let hooks = [(); 2].map(|()| Hook::<Raw, u64>::sleepable(&engine, HookPolicy::LastWins { empty: 0 }).unwrap());
@@ -135,7 +135,7 @@ fn a_hook_is_interrupted_while_it_waits() {
 /// `Program::interrupt` means the runs of the program by itself, whatever kind of run: a hook's run is the hook's.
 #[test]
 fn an_interruption_of_a_program_does_not_end_the_runs_of_a_hook() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let waits = load(&waits(&engine), "r1 = 1\ncall 1001\nr0 = 0\nagain: r0 += 1\nif r0 != 9 goto again\nexit");
         let hook = Hook::<Raw, u64>::sleepable(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
         hook.attach(&waits).unwrap();
@@ -167,7 +167,7 @@ fn a_wait_moves_the_next(engine: &Engine, last: &Program<Raw, u64>, limit: Durat
     hook.attach(last).unwrap();
     let (mut a, mut b) = (0, 0);
     let limits = RunLimits::new().deadline(engine.deadline_in(limit).unwrap());
-    let without = limits.clone().without_waits();
+    let without = limits.clone().waits_count(false);
     let mut counted = pin!(hook.run_async_with(&mut a, &mut [], &limits));
     let mut moved = pin!(hook.run_async_with(&mut b, &mut [], &without));
     if poll(counted.as_mut()).is_ready() || poll(moved.as_mut()).is_ready() {
@@ -187,7 +187,7 @@ fn a_wait_moves_the_next(engine: &Engine, last: &Program<Raw, u64>, limit: Durat
 
 #[test]
 fn a_wait_moves_the_deadline_of_the_programs_that_follow() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let linker = waits(&engine);
         let plain = linker.loader::<Raw>().insns("plain", assemble("r0 = 7\nexit").unwrap()).unwrap();
         for last in [plain, load(&linker, "r0 = 7\nexit"), load(&linker, ONCE)] {
@@ -198,7 +198,7 @@ fn a_wait_moves_the_deadline_of_the_programs_that_follow() {
 
 #[test]
 fn a_run_that_has_thrown_does_not_begin_again() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let mut linker = Linker::<u64>::new(&engine);
         linker
             .func_async(1001, "throws", async |mut c: AsyncCaller<'_, u64>, polls: u64| -> u64 {
@@ -235,7 +235,7 @@ const ROUNDS: &str = "r0 = 0\nr1 = 100\nagain: r0 += 1\nif r0 != r1 goto again\n
 #[test]
 fn an_interruption_after_the_last_check_of_a_program_ends_the_run() {
     type Stop = Arc<std::sync::OnceLock<Box<dyn Fn() + Send + Sync>>>;
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         for (first, by) in [("call 1000", 0), ("call 1000", 1), ("call 1001", 0), ("call 1001", 1), ("call 1001", 2)] {
             // Called last by the first program.
             let stop: Stop = Arc::default();

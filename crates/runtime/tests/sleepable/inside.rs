@@ -88,7 +88,7 @@ fn is_interrupted(seen: &Seen) -> bool {
 
 #[test]
 fn an_interruption_of_a_plain_run_ends_the_waiting_run_inside() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         for text in [COMPUTES, COMPUTES_LATER, WAITS] {
             for from_inside in [false, true] {
                 let by = engine.interrupter();
@@ -105,7 +105,7 @@ fn an_interruption_of_a_plain_run_ends_the_waiting_run_inside() {
 
 #[test]
 fn an_interruption_of_a_waiting_run_ends_the_waiting_run_inside() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         for text in [COMPUTES, COMPUTES_LATER, WAITS] {
             for (polls, from_inside) in [(0, false), (0, true), (1, true)] {
                 let by = engine.interrupter();
@@ -122,7 +122,7 @@ fn an_interruption_of_a_waiting_run_ends_the_waiting_run_inside() {
 
 #[test]
 fn an_interruption_reaches_a_waiting_run_through_another() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let by = engine.interrupter();
         let (middle, seen) = waiting(&engine, WAITS, 0, None, Some(by.clone()));
         let mut linker = Linker::<()>::new(&engine);
@@ -171,7 +171,7 @@ fn run_waiting(program: &Program<Raw, ()>) {
 
 #[test]
 fn an_interruption_reaches_a_waiting_run_through_plain_ones() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         for polls in [0, 1] {
             let by = engine.interrupter();
             let (inner, seen) = plain(&engine, WAITS, None, Some(by.clone()));
@@ -187,7 +187,7 @@ fn an_interruption_reaches_a_waiting_run_through_plain_ones() {
 
 #[test]
 fn an_interruption_reaches_a_waiting_run_through_plain_and_waiting_ones_in_turn() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         for outermost in [false, true] {
             let by = engine.interrupter();
             let (inner, seen) = plain(&engine, WAITS, None, Some(by.clone()));
@@ -209,7 +209,7 @@ fn an_interruption_reaches_a_waiting_run_through_plain_and_waiting_ones_in_turn(
 
 #[test]
 fn an_interruption_reaches_a_waiting_run_through_another_engine() {
-    let interruptible = |config: &mut Config| config.interruptible = true;
+    let interruptible = |config: Config| config.interruptible(true);
     for (engine, other) in engines(interruptible).into_iter().zip(engines(interruptible)) {
         // The run of the other engine, and the outermost one, are plain or wait.
         for (middle_waits, around_waits) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -236,7 +236,7 @@ fn an_interruption_reaches_a_waiting_run_through_another_engine() {
 
 #[test]
 fn a_deadline_reaches_a_waiting_run_through_a_plain_one() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         // On a machine that is so slow, the deadline may pass before the run begins.
         let seen = loop {
             let (middle, seen) = plain(&engine, WAITS, None, None);
@@ -253,7 +253,7 @@ fn a_deadline_reaches_a_waiting_run_through_a_plain_one() {
 
 #[test]
 fn a_deadline_of_a_run_ends_the_waiting_run_inside() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         for wait in [false, true] {
             // On a machine that is so slow, the deadline may pass before the run begins.
             let seen = loop {
@@ -281,7 +281,7 @@ type Kept = Pin<Box<dyn Future<Output = Result<u64, RunError>> + Send>>;
 
 #[test]
 fn a_run_that_has_left_the_run_around_it_is_not_ended_with_a_later_one() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let program = inside(&engine, "r1 = 1\ncall 1001\nr0 = 5\nexit");
         let mut linker = Linker::<Option<Kept>>::new(&engine);
         linker
@@ -306,7 +306,7 @@ type PollsThen = (Option<Kept>, Option<Box<dyn Fn()>>);
 /// Runs of a program with equal limits in one slot have the same word, unless others are inside.
 #[test]
 fn a_run_that_has_left_the_run_around_it_is_not_ended_with_one_that_has_equal_limits() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let by = engine.interrupter();
         for limited in [false, true] {
             let limits = if limited { RunLimits::new().interrupter(&by) } else { RunLimits::new() };

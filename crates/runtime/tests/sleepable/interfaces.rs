@@ -52,7 +52,7 @@ async fn through<L: Lookups + Send>(mut lookups: L, conn: &mut Conn) -> Result<u
 
 #[test]
 fn methods_are_awaited() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = waits(&engine);
         let ops = load(&engine, &linker, "waits").unwrap();
         let (mut host, mut conn) = (0, Conn { port: 3, seen: 0 });
@@ -76,7 +76,7 @@ fn methods_are_awaited() {
 
 #[test]
 fn a_call_that_waits_keeps_its_version() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = waits(&engine);
         let (ops, plain) = (load(&engine, &linker, "waits").unwrap(), load(&engine, &linker, "plain").unwrap());
         let (mut host, mut conn) = (0, Conn { port: 2, seen: 0 });
@@ -143,7 +143,7 @@ fn a_result_that_its_type_does_not_have_names_the_program_that_ran() {
         assert_eq!(error.origin().expect("a program").program, program);
         assert!(matches!(error, RunError::Result { value: 1, .. }), "{error}");
     };
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = waits(&engine);
         let object = Object::parse(include_bytes!("../objects/waiting.o")).unwrap();
         let load = |table| {
@@ -178,7 +178,7 @@ fn a_result_that_its_type_does_not_have_names_the_program_that_ran() {
 
 #[test]
 fn a_method_that_is_not_awaited_has_no_sleepable_program() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = waits(&engine);
         let error = load(&engine, &linker, "wrong").unwrap_err();
         let InterfaceError::Sleepable { table, program, method } = &error else { panic!("{error}") };

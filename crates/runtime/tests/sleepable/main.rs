@@ -108,7 +108,7 @@ const ONCE: &str = "r1 = 1\ncall 1001\nr0 = 7\nexit";
 
 #[test]
 fn a_run_waits_and_goes_on_where_it_was() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = waits(&engine);
         // Five rounds, with numbers in registers and on the stack; of the third on a number more is waited for.
         let text = "r6 = 0\nr7 = 1\nr8 = r2\n*(u64 *)(r10 - 8) = 5\nagain:\nr1 = r6\ncall 1001\nr7 *= 3\nr7 += r0\n\
@@ -141,7 +141,7 @@ fn a_run_waits_and_goes_on_where_it_was() {
 
 #[test]
 fn arguments_and_results_are_as_the_types_say() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let mut linker = Linker::<String>::new(&engine);
         let limits: Pinned<[u32; 4]> = Pinned::new(&engine, &[10, 20, 30, 40]);
         linker
@@ -191,7 +191,7 @@ fn arguments_and_results_are_as_the_types_say() {
 
 #[test]
 fn a_run_goes_on_on_other_threads_and_in_other_slots() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = waits(&engine);
         let slots = Map::create(MapDef::new("slots", MapType::PerCpuArray, 4, 8, 1), engine.domain()).unwrap();
         // In each round: one more for the slot that the run is in, the number of which is noted.
@@ -241,10 +241,7 @@ fn a_run_goes_on_on_other_threads_and_in_other_slots() {
 
 #[test]
 fn while_it_waits_others_run_in_its_slot() {
-    for engine in engines(|config| {
-        config.max_slots = 1;
-        config.when_full = WhenFull::Error;
-    }) {
+    for engine in engines(|config| config.max_slots(1).when_full(WhenFull::Error)) {
         let linker = waits(&engine);
         let program = load(&linker, ONCE);
         let plain = linker.loader::<Raw>().insns("plain", assemble("r0 = 3\nexit").unwrap()).unwrap();
@@ -280,7 +277,7 @@ fn while_it_waits_others_run_in_its_slot() {
 
 #[test]
 fn what_cannot_wait_refuses_sleepable_programs() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = waits(&engine);
         let program = load(&linker, ONCE);
         let error = program.run(&mut 0, &mut []).unwrap_err();
@@ -310,12 +307,12 @@ fn what_cannot_wait_refuses_sleepable_programs() {
         let error = linker.loader::<Raw>().insns("plain", insns()).unwrap_err();
         assert!(error.to_string().contains("might sleep, but the program is not sleepable"), "{error}");
         for error in [
-            linker.loader::<Raw>().interpreted().insns("plain", insns()).unwrap_err(),
-            linker.loader::<Raw>().sleepable(true).interpreted().insns("plain", insns()).unwrap_err(),
+            linker.loader::<Raw>().interpreted(true).insns("plain", insns()).unwrap_err(),
+            linker.loader::<Raw>().sleepable(true).interpreted(true).insns("plain", insns()).unwrap_err(),
             // SAFETY: it is refused.
-            unsafe { linker.loader::<Raw>().unverified() }.insns("plain", insns()).unwrap_err(),
+            unsafe { linker.loader::<Raw>().unverified(true) }.insns("plain", insns()).unwrap_err(),
             // SAFETY: it is refused.
-            unsafe { linker.loader::<Raw>().sleepable(true).unverified() }
+            unsafe { linker.loader::<Raw>().sleepable(true).unverified(true) }
                 .insns("plain", assemble("r0 = 0\nexit").unwrap())
                 .unwrap_err(),
         ] {
@@ -352,7 +349,7 @@ trait Choice {
 
 #[test]
 fn no_method_of_an_interface_is_sleepable() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let object = Object::parse(include_bytes!("../objects/policy.o")).unwrap();
         let linker = Linker::<()>::new(&engine);
         let maps = || MapSet::for_object(&engine, &object).unwrap();
@@ -380,7 +377,7 @@ fn sections_say_which_programs_are_sleepable() {
         elf.symbol("main", section, FUNC, 0, code.len() as u64);
         Object::parse(&elf.build()).unwrap()
     };
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = waits(&engine);
         let load = |object: &Object, sleepable| {
             let maps = MapSet::for_object(&engine, object).unwrap();
@@ -423,7 +420,7 @@ fn sections_say_which_programs_are_sleepable() {
 
 #[test]
 fn the_stacks_of_runs_that_are_over_are_unmapped() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = waits(&engine);
         let program = load(&linker, ONCE);
         let mapped = || bpf_os::inject::mapped_bytes();
@@ -472,7 +469,7 @@ fn runs_are_sent_as_their_host_and_data_may_be() {
 
 #[test]
 fn a_dropped_run_is_given_up() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         static GONE: AtomicBool = AtomicBool::new(false);
         GONE.store(false, Ordering::SeqCst);
         let mut linker = Linker::<Vec<u64>>::new(&engine);
@@ -513,7 +510,7 @@ fn a_dropped_run_is_given_up() {
 
 #[test]
 fn a_forgotten_run_is_never_touched_again() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let linker = waits(&engine);
         let program = load(&linker, ONCE);
         for _ in 0..3 {
@@ -534,7 +531,7 @@ fn a_forgotten_run_is_never_touched_again() {
 
 #[test]
 fn a_panic_reaches_the_poller_and_ends_the_run() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let mut linker = Linker::<u64>::new(&engine);
         linker
             .func_async(1001, "wait", async |mut c: AsyncCaller<'_, u64>, polls: u64| {
@@ -592,7 +589,7 @@ fn a_panic_reaches_the_poller_and_ends_the_run() {
 
 #[test]
 fn errors_after_a_wait_say_where_they_were() {
-    for engine in engines(|config| config.budget = Some(100)) {
+    for engine in engines(|config| config.budget(100)) {
         let mut linker = waits(&engine);
         linker
             .func(1002, "fail", |_: &mut Caller<'_, u64>, code: u64| -> Result<u64, HelperError> {
@@ -630,7 +627,7 @@ fn errors_after_a_wait_say_where_they_were() {
 
 #[test]
 fn a_run_is_interrupted_while_it_waits() {
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let linker = waits(&engine);
         let text = "r6 = 0\nagain: r1 = 1\ncall 1001\nr6 += 1\nif r6 != 5 goto again\nr0 = 0\nexit";
         let (program, other) = (load(&linker, text), load(&linker, text));
@@ -652,7 +649,7 @@ fn a_run_is_interrupted_while_it_waits() {
 
 #[test]
 fn there_are_only_so_many() {
-    for engine in engines(|config| config.max_async_runs = 2) {
+    for engine in engines(|config| config.max_async_runs(2)) {
         let linker = waits(&engine);
         let program = load(&linker, ONCE);
         let (mut a, mut b, mut c) = (0, 0, 0);
@@ -667,7 +664,7 @@ fn there_are_only_so_many() {
         assert_eq!(block_on(second).unwrap(), 7);
     }
     // Runs are limited, not stacks: a thread that has ended a run takes no place of others.
-    for engine in engines(|config| config.max_async_runs = 1) {
+    for engine in engines(|config| config.max_async_runs(1)) {
         let linker = waits(&engine);
         let program = load(&linker, ONCE);
         let run = || block_on(program.run_async(&mut 0, &mut []));
@@ -696,7 +693,7 @@ fn there_are_only_so_many() {
             drop(go_on);
         });
     }
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = waits(&engine);
         let program = load(&linker, ONCE);
         let mut host = 0;
@@ -712,7 +709,7 @@ fn there_are_only_so_many() {
 
 #[test]
 fn a_run_keeps_what_it_needs() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let kept = Arc::new(AtomicU64::new(1));
         let mut linker = Linker::<()>::new(&engine);
         let count = Arc::clone(&kept);
@@ -748,7 +745,7 @@ fn a_run_keeps_what_it_needs() {
 
 #[test]
 fn runs_are_nested_on_either_side_of_a_wait() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let inner = {
             let linker = waits(&engine);
             load(&linker, "r1 = 2\ncall 1001\nr0 += 100\nexit")
@@ -798,7 +795,7 @@ fn runs_are_nested_on_either_side_of_a_wait() {
 #[test]
 fn runs_in_runs_end_with_an_error() {
     type Slot = Arc<Mutex<Option<Program<Raw, ()>>>>;
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let again: Slot = Arc::default();
         let mut linker = Linker::<()>::new(&engine);
         let own = Arc::clone(&again);
@@ -825,7 +822,7 @@ fn runs_in_runs_end_with_an_error() {
 
 #[test]
 fn tiers_compile_once() {
-    let engine = Engine::new(Config::default()).unwrap();
+    let engine = Engine::new(Config::new()).unwrap();
     let linker = waits(&engine);
     let insns = assemble(ONCE).unwrap();
     let program = linker.loader::<Raw>().sleepable(true).opt_level(OptLevel::Tiered).insns("tiered", insns).unwrap();
@@ -843,7 +840,7 @@ struct Host {
 #[test]
 fn many_wait_and_none_is_lost() {
     const RUNS: usize = if cfg!(debug_assertions) { 4000 } else { 20_000 };
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let mut linker = Linker::<Host>::new(&engine);
         let wakers: Arc<Mutex<Vec<Waker>>> = Arc::default();
         let open = Arc::new(AtomicBool::new(false));

@@ -23,7 +23,7 @@ fn place(engine: &Engine) -> Place {
 
 #[test]
 fn a_future_that_is_ready_at_once_leaves_neither_its_stack_nor_its_slot() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let mut linker = Linker::<Host>::new(&engine);
         linker
             .func_async(1001, "polled", async |mut c: AsyncCaller<'_, Host>, polls: u64| {

@@ -50,7 +50,7 @@ const LOOP: &str = "r0 = 0\nagain:\nr0 += 1\nif r0 != 1000 goto again\nexit";
 
 #[test]
 fn a_run_yields_each_time_that_a_slice_is_spent() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
         for (level, contained) in [
             (OptLevel::None, false),
@@ -60,7 +60,7 @@ fn a_run_yields_each_time_that_a_slice_is_spent() {
             (OptLevel::Tiered, true),
         ] {
             let loader = linker.loader::<Raw>().yields(true).opt_level(level);
-            let loader = if contained { loader.contained() } else { loader };
+            let loader = loader.contained(contained);
             let program = loader.insns("test", assemble(LOOP).unwrap()).unwrap();
             for (every, yields) in [(100, 9), (333, 2), (334, 2), (998, 1), (999, 0), (1, 998), (0, 998), (u64::MAX, 0)]
             {
@@ -81,7 +81,7 @@ fn a_run_yields_each_time_that_a_slice_is_spent() {
 fn callbacks_go_on_where_a_slice_is_spent() {
     let text = "r6 = 0\nagain:\nr1 = 100\nr2 = subprog[each]\nr3 = 0\nr4 = 0\ncall 181\nr7 = r0\nr6 += 1\n\
                 if r6 != 3 goto again\nr0 = r7\nexit\neach:\nr0 = 0\nexit";
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
         let program: Program<Raw, ()> = yielding(&linker, text);
         for (every, yields) in [(1, 2), (10, 2), (1000, 0)] {
@@ -106,7 +106,7 @@ fn a_waker_may_interrupt_while_it_is_cloned() {
     }
     unsafe fn nothing(_: *const ()) {}
     static TABLE: RawWakerVTable = RawWakerVTable::new(clone, nothing, nothing, nothing);
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let linker = waits(&engine);
         let program = load(&linker, ONCE);
         let (mut host, mut data) = (Default::default(), []);
@@ -134,7 +134,7 @@ fn a_waker_may_interrupt_while_it_is_dropped() {
             self.0.interrupt();
         }
     }
-    for engine in engines(|config| config.interruptible = true) {
+    for engine in engines(|config| config.interruptible(true)) {
         let program = yielding(&Linker::<()>::new(&engine), LOOP);
         let limits = RunLimits::new().yield_every(100);
         let (mut host, mut data) = ((), []);
@@ -159,7 +159,7 @@ fn a_panic_of_a_waker_leaves_the_thread_as_it_was() {
             assert_ne!(self.0.fetch_sub(1, Ordering::Relaxed), 0, "a waker's own mistake");
         }
     }
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let program = yielding(&Linker::<()>::new(&engine), LOOP);
         let limits = RunLimits::new().yield_every(100);
         for after in [0, 3] {
@@ -178,7 +178,7 @@ fn a_panic_of_a_waker_leaves_the_thread_as_it_was() {
 
 #[test]
 fn registers_stack_and_frames_stay() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = waits(&engine);
         // All registers, the stack, the context, and a function whose loop yields while its caller's values wait.
         let text = "r9 = r1\nr8 = r2\nr7 = 7\nr6 = 1\n*(u64 *)(r10 - 8) = 1\nouter:\nr1 = r6\ncall inner\nr7 += r0\n\
@@ -206,7 +206,7 @@ fn registers_stack_and_frames_stay() {
 
 #[test]
 fn a_run_that_has_yielded_goes_on_in_other_slots() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
         let slots = Map::create(MapDef::new("slots", MapType::PerCpuArray, 4, 8, 1), engine.domain()).unwrap();
         // In each round one more for the slot that the run is in. The key is on the stack, and does not change.
@@ -255,7 +255,7 @@ fn a_run_that_has_yielded_goes_on_in_other_slots() {
 
 #[test]
 fn a_run_that_may_not_sleep_yields_later() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
         let ring = Map::create(MapDef::new("ring", MapType::RingBuf, 0, 0, 4096), engine.domain()).unwrap();
         // A loop with a record that is reserved, and one without.
@@ -273,7 +273,7 @@ fn a_run_that_may_not_sleep_yields_later() {
 
 #[test]
 fn the_budget_is_that_of_all_slices() {
-    for engine in engines(|config| config.metrics = true) {
+    for engine in engines(|config| config.metrics(true)) {
         let linker = Linker::<()>::new(&engine);
         let program = yielding(&linker, LOOP);
         for (budget, yields) in [(50, 0), (100, 0), (101, 1), (250, 2), (998, 9)] {
@@ -304,7 +304,7 @@ const LONG: &str = "r6 = 0\na:\nr7 = 0\nb:\nr8 = 0\nc:\nr8 += 1\nif r8 != 104857
 
 #[test]
 fn a_run_that_has_yielded_is_ended_by_others() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = Linker::<()>::new(&engine);
         let program = yielding(&linker, LONG);
         let interrupter = engine.interrupter();
@@ -328,7 +328,7 @@ fn a_run_that_has_yielded_is_ended_by_others() {
             assert_eq!(engine.async_runs(), 0);
         }
         let deadline = engine.deadline_in(Duration::from_millis(30)).unwrap();
-        for limits in [RunLimits::new().deadline(deadline), RunLimits::new().deadline(deadline).without_waits()] {
+        for limits in [RunLimits::new().deadline(deadline), RunLimits::new().deadline(deadline).waits_count(false)] {
             let (result, pending) =
                 count(Box::pin(program.run_async_with(&mut (), &mut [], &limits.yield_every(1000))));
             assert!(matches!(result, Err(RunError::Deadline { .. })), "{pending}: {result:?}");
@@ -339,7 +339,7 @@ fn a_run_that_has_yielded_is_ended_by_others() {
 
 #[test]
 fn the_programs_of_a_hook_yield() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = waits(&engine);
         let hook = Hook::<Raw, u64>::sleepable(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
         hook.attach(&yielding(&linker, LOOP)).unwrap();
@@ -357,7 +357,7 @@ fn the_programs_of_a_hook_yield() {
 
 #[test]
 fn what_cannot_yield_is_refused() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let linker = waits(&engine);
         let limits = RunLimits::new().yield_every(100);
         let sleepable = load(&linker, ONCE);
@@ -366,7 +366,7 @@ fn what_cannot_yield_is_refused() {
         let plain = linker.loader::<Raw>().budget(10).insns("plain", assemble("r0 = 0\nexit").unwrap()).unwrap();
         assert!(matches!(plain.run_with(&mut 0, &mut [], &limits), Err(RunError::Unlimited { .. })));
         let code = || assemble(LOOP).unwrap();
-        let error = linker.loader::<Raw>().yields(true).interpreted().insns("test", code()).unwrap_err();
+        let error = linker.loader::<Raw>().yields(true).interpreted(true).insns("test", code()).unwrap_err();
         assert!(matches!(error, LoadError::SleepNeedsVerifier { .. }), "{error}");
         // An element of a hash is used in the rounds of a loop.
         let table = Map::create(MapDef::new("table", MapType::Hash, 8, 8, 4), engine.domain()).unwrap();
@@ -387,7 +387,7 @@ fn assert_send<T: Send>(_: &T) {}
 
 #[test]
 fn many_runs_share_a_thread_fairly() {
-    let engine = Engine::new(bpf_runtime::Config::default()).unwrap();
+    let engine = Engine::new(bpf_runtime::Config::new()).unwrap();
     let program = yielding(&Linker::<()>::new(&engine), LOOP);
     let limits = RunLimits::new().yield_every(10);
     let mut hosts = [(); 100];

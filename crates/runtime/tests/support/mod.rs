@@ -36,9 +36,8 @@ pub(crate) enum Failure {
 pub(crate) type Outcome = Result<(u64, Vec<u8>), Failure>;
 
 impl Variant {
-    pub(crate) fn new(name: impl Into<String>, configure: impl FnOnce(&mut Config)) -> Variant {
-        let mut config = Config::default();
-        configure(&mut config);
+    pub(crate) fn new(name: impl Into<String>, configure: impl FnOnce(Config) -> Config) -> Variant {
+        let config = configure(Config::new());
         let engine = Engine::new(config).expect("an engine");
         let mut linker = Linker::new(&engine);
         linker.remove_helper(5);
@@ -56,7 +55,7 @@ impl Variant {
     /// interpreter, which checks every access, goes first in every test.
     pub(crate) fn load(&self, insns: &[Insn]) -> Result<Program<Raw, ()>, LoadError> {
         // SAFETY: the tests' programs stay inside their memory and end, as the interpreter has shown.
-        let loader = unsafe { self.linker.loader::<Raw>().unverified() };
+        let loader = unsafe { self.linker.loader::<Raw>().unverified(true) };
         loader.insns("test", insns.to_vec())
     }
 
@@ -76,12 +75,12 @@ pub(crate) fn run(program: &Program<Raw, ()>, memory: &[u8]) -> Outcome {
 }
 
 pub(crate) fn interpreter() -> Variant {
-    Variant::new("interpreter", |config| config.mode = Mode::Interpreter)
+    Variant::new("interpreter", |config| config.mode(Mode::Interpreter))
 }
 
 /// The JIT as it is in production; `None` on a host without one.
 pub(crate) fn jit() -> Option<Variant> {
-    Arch::HOST.map(|_| Variant::new("jit", |config| config.mode = Mode::Jit))
+    Arch::HOST.map(|_| Variant::new("jit", |config| config.mode(Mode::Jit)))
 }
 
 /// The machine code is made for.
@@ -117,7 +116,7 @@ pub(crate) fn allocations(seeds: u64) -> Vec<Variant> {
         (format!("seed {seed}, five registers"), AllocOptions { only: Some(some), seed: Some(seed) })
     });
     let fixed = fixed.into_iter().map(|(name, options)| (name.to_owned(), options));
-    fixed.chain(random).chain(few).map(|(name, options)| Variant::new(name, |config| config.alloc = options)).collect()
+    fixed.chain(random).chain(few).map(|(name, options)| Variant::new(name, |config| config.alloc(options))).collect()
 }
 
 /// The JIT with other options than in production: none changes a result.
@@ -125,41 +124,27 @@ pub(crate) fn options() -> Vec<Variant> {
     if Arch::HOST.is_none() {
         return Vec::new();
     }
-    let all = Hardening {
-        retpolines: true,
-        landing_pads: true,
-        return_signing: true,
-        straight_line: true,
-        blind_constants: false,
-    };
+    let all = Hardening::new()
+        .retpolines(true)
+        .landing_pads(true)
+        .return_signing(true)
+        .straight_line(true)
+        .blind_constants(false);
     vec![
-        Variant::new("without optimisation", |c| c.opt_level = OptLevel::None),
+        Variant::new("without optimisation", |c| c.opt_level(OptLevel::None)),
         Variant::new("without optimisation, no optional CPU feature", |c| {
-            c.opt_level = OptLevel::None;
-            c.features = CpuFeatures::BASELINE;
+            c.opt_level(OptLevel::None).features(CpuFeatures::BASELINE)
         }),
         Variant::new("without optimisation, hardened, with all checks", |c| {
-            c.opt_level = OptLevel::None;
-            c.hardening = all;
-            c.budget = Some(u64::MAX / 4);
-            c.interruptible = true;
+            c.opt_level(OptLevel::None).hardening(|_| all).budget(u64::MAX / 4).interruptible(true)
         }),
-        Variant::new("without optimisation, every value in a slot", |c| {
-            c.opt_level = OptLevel::None;
-            c.alloc = only(&[]);
-        }),
-        Variant::new("no optional CPU feature", |c| c.features = CpuFeatures::BASELINE),
-        Variant::new("hardened", |c| c.hardening = all),
-        Variant::new("saving all registers", |c| c.save_all = true),
-        Variant::new("with budget and interruption", |c| {
-            c.budget = Some(u64::MAX / 4);
-            c.interruptible = true;
-        }),
+        Variant::new("without optimisation, every value in a slot", |c| c.opt_level(OptLevel::None).alloc(only(&[]))),
+        Variant::new("no optional CPU feature", |c| c.features(CpuFeatures::BASELINE)),
+        Variant::new("hardened", |c| c.hardening(|_| all)),
+        Variant::new("saving all registers", |c| c.save_all(true)),
+        Variant::new("with budget and interruption", |c| c.budget(u64::MAX / 4).interruptible(true)),
         Variant::new("all checks, hardened, slots", |c| {
-            c.budget = Some(u64::MAX / 4);
-            c.interruptible = true;
-            c.hardening = all;
-            c.alloc = only(&[]);
+            c.budget(u64::MAX / 4).interruptible(true).hardening(|_| all).alloc(only(&[]))
         }),
     ]
 }

@@ -51,16 +51,15 @@ pub(crate) const WAYS: [Way; 7] = [
 ];
 
 /// An engine for this way.
-pub(crate) fn engine(way: Way, configure: impl FnOnce(&mut Config)) -> Engine {
-    let mut config = Config::default();
+pub(crate) fn engine(way: Way, configure: impl FnOnce(Config) -> Config) -> Engine {
+    let mut config = Config::new();
     if matches!(way, Way::VerifiedInterpreted | Way::InterpretedInstance) {
-        config.mode = Mode::Interpreter;
+        config = config.mode(Mode::Interpreter);
     }
     if way == Way::Unoptimised {
-        config.opt_level = OptLevel::None;
+        config = config.opt_level(OptLevel::None);
     }
-    configure(&mut config);
-    Engine::new(config).unwrap()
+    Engine::new(configure(config)).unwrap()
 }
 
 /// Loads an object that the verifier accepts.
@@ -70,7 +69,7 @@ pub(crate) fn instance(engine: &Engine, way: Way, object: &Object) -> Instance<(
 
 /// An object on an engine of its own, and the engine.
 pub(crate) fn loaded(way: Way, object: &Object) -> (Engine, Instance<()>) {
-    let engine = engine(way, |_| {});
+    let engine = engine(way, |config| config);
     let instance = instance(&engine, way, object);
     (engine, instance)
 }
@@ -85,9 +84,9 @@ pub(crate) fn run(instance: &Instance<()>, name: &str, bytes: &[u8]) -> u64 {
 pub(crate) fn try_instance(engine: &Engine, way: Way, object: &Object) -> Result<Instance<()>, LoadError> {
     let linker = Linker::<()>::new(engine);
     let loader = match way {
-        Way::Interpreted => linker.loader::<Raw>().interpreted(),
+        Way::Interpreted => linker.loader::<Raw>().interpreted(true),
         // SAFETY: the verifier accepts the objects' programs.
-        Way::Unverified => unsafe { linker.loader::<Raw>().unverified() },
+        Way::Unverified => unsafe { linker.loader::<Raw>().unverified(true) },
         Way::Instance | Way::InterpretedInstance => {
             let module = linker.compile::<Raw>(object)?;
             // The first is gone when the second is made.

@@ -46,16 +46,16 @@ impl Known {
 pub fn dispatcher(data: &[u8]) {
     let mut choices = Choices::from_bytes(data);
     let choices = &mut choices;
-    let mut config = Config::default();
-    config.mode = if Arch::HOST.is_some() && !choices.one_in(8) { Mode::Jit } else { Mode::Interpreter };
-    config.hardening = Hardening {
-        retpolines: choices.one_in(2),
-        landing_pads: choices.one_in(2),
-        return_signing: choices.one_in(2),
-        straight_line: choices.one_in(2),
-        ..Hardening::default()
-    };
-    config.packs.random_offset = choices.one_in(2);
+    let config = Config::new()
+        .mode(if Arch::HOST.is_some() && !choices.one_in(8) { Mode::Jit } else { Mode::Interpreter })
+        .hardening(|_| {
+            Hardening::new()
+                .retpolines(choices.one_in(2))
+                .landing_pads(choices.one_in(2))
+                .return_signing(choices.one_in(2))
+                .straight_line(choices.one_in(2))
+        })
+        .packs(|packs| packs.random_offset(choices.one_in(2)));
     let engine = Engine::new(config).expect("an engine");
     let linker = Linker::new(&engine);
     let mut programs: Vec<Known> = (0..PROGRAMS.into()).map(|i| Known::load(&linker, i, verdict(choices))).collect();
@@ -89,7 +89,7 @@ struct Called {
 
 impl Called {
     fn new(engine: &Engine, choices: &mut Choices<'_>) -> Called {
-        let options = DispatcherOptions::default().with_limit(choices.below(8) as usize).with_align(choices.one_in(2));
+        let options = DispatcherOptions::new().limit(choices.below(8) as usize).align(choices.one_in(2));
         let dispatcher = Dispatcher::with_options(engine, options).expect("room for a tree");
         Called { dispatcher, attached: Vec::new() }
     }

@@ -66,10 +66,10 @@ pub fn loops(data: &[u8]) {
     let memory: Vec<u8> = (0..64).map(|_| choices.byte()).collect();
     let outcome = |mode| {
         let mut config = options.config(mode);
-        (config.budget, config.interruptible) = (Some(budget), options.checks);
+        config = config.budget(budget).interruptible(options.checks);
         let linker = mixing_linker(config);
         // SAFETY: all accesses are within 64 bytes of memory, by a mask, and the budget ends it.
-        let loader = unsafe { linker.loader::<Raw>().unverified() };
+        let loader = unsafe { linker.loader::<Raw>().unverified(true) };
         let program = loader.insns("loop", insns.clone()).expect("a valid program loads");
         let mut words = words(&memory);
         let result = program.run(&mut (), zerocopy::IntoBytes::as_mut_bytes(words.as_mut_slice()));

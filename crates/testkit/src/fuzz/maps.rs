@@ -20,7 +20,7 @@ const ENOTSUPP: i32 = 524;
 pub fn maps(data: &[u8]) {
     let mut choices = Choices::from_bytes(data);
     let def = definition(&mut choices);
-    let domain = Domain::new(Options::default().with_max_slots(3));
+    let domain = Domain::new(Options::new().max_slots(3));
     let mut options = bpf_maps::CreateOptions::default();
     options.memory_limit = 1 << 22;
     options.hash_seed = Some(choices.byte().into());
@@ -63,7 +63,7 @@ fn definition(choices: &mut Choices<'_>) -> MapDef {
         MapType::Arena => (0, 0, entries, flags::MMAPABLE),
         _ => (pick(choices, &[1, 4, 8, 13, 16, 40]), value, entries, 0),
     };
-    let mut def = MapDef::new("fuzz", map_type, key, value, entries).with_flags(required);
+    let mut def = MapDef::new("fuzz", map_type, key, value, entries).flags(required);
     if choices.one_in(3) {
         def.flags |= pick(choices, &[flags::NO_PREALLOC, flags::NO_COMMON_LRU, flags::RDONLY_PROG, flags::MMAPABLE]);
     }

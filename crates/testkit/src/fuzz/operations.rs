@@ -141,12 +141,12 @@ impl Model {
 pub fn operations(data: &[u8]) {
     let mut choices = Choices::from_bytes(data);
     let choices = &mut choices;
-    let mut config = Config::default();
-    config.mode = if Arch::HOST.is_some() && !choices.one_in(8) { Mode::Jit } else { Mode::Interpreter };
-    config.metrics = choices.one_in(2);
-    config.direct_tail_calls = !choices.one_in(4);
-    config.tick = Duration::from_micros(50);
-    config.max_slots = 16;
+    let config = Config::new()
+        .mode(if Arch::HOST.is_some() && !choices.one_in(8) { Mode::Jit } else { Mode::Interpreter })
+        .metrics(choices.one_in(2))
+        .direct_tail_calls(!choices.one_in(4))
+        .tick(Duration::from_micros(50))
+        .max_slots(16);
     let engine = Engine::new(config).expect("an engine");
     let account = engine.account("tenant", 1 << 20);
     let hooks: [Hook<Raw, ()>; HOOKS] =
@@ -392,7 +392,7 @@ impl<'e> Operator<'e> {
         };
         for known in &self.programs {
             let expected = self.model.run(known, slot);
-            let (does, budget, mode) = (known.does, known.budget, self.engine.config().mode);
+            let (does, budget, mode) = (known.does, known.budget, self.engine.config().get_mode());
             assert_eq!(end(known.program.run(&mut (), &mut data)), expected, "{mode:?}: {does:?} {budget:?}");
             assert_eq!(
                 end(self.dispatcher.call(&known.program, &mut (), &mut data)),
@@ -404,7 +404,7 @@ impl<'e> Operator<'e> {
             assert_eq!(end(runner.run(&mut data)), expected, "{mode:?}: {does:?} {budget:?}");
         }
         for (i, hook) in self.hooks.iter().enumerate() {
-            let (mode, model) = (self.engine.config().mode, &self.model);
+            let (mode, model) = (self.engine.config().get_mode(), &self.model);
             let listed: Vec<_> = model.hooks[i].iter().map(|known| (known.does, known.budget)).collect();
             let slots = model.slots.each_ref().map(|slot| slot.as_ref().map(|known| (known.does, known.budget)));
             let expected = model.run_hook(i, slot);

@@ -264,11 +264,11 @@ pub fn sides(data: &[u8]) {
     }
     let outcome = |mode| {
         let mut config = options.config(mode);
-        (config.budget, config.interruptible) = (Some(budget), options.checks);
+        config = config.budget(budget).interruptible(options.checks);
         let linker = mixing_linker(config);
         // SAFETY: all accesses are within the 136 bytes of memory: indices come from its first half, which no store
         // reaches; and the budget ends it.
-        let loader = unsafe { linker.loader::<Raw>().unverified() };
+        let loader = unsafe { linker.loader::<Raw>().unverified(true) };
         let program = loader.insns("sides", insns.clone()).expect("a valid program loads");
         let mut words = words(&memory);
         let result = program.run(&mut (), zerocopy::IntoBytes::as_mut_bytes(words.as_mut_slice()));

@@ -356,7 +356,7 @@ pub(super) fn load(world: &World, generated: &Generated, code: Code, verified: V
     ) -> bpf_runtime::Loader<'_, C, ()> {
         match code {
             Code::Plain(level) => loader.opt_level(level),
-            Code::Contained => loader.contained(),
+            Code::Contained => loader.contained(true),
         }
     }
     let loaded = match generated.context {

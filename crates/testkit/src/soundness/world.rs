@@ -82,28 +82,27 @@ fn definition(map: MapId) -> MapDef {
     match map {
         MapId::Array => MapDef::new("array", MapType::Array, 4, ARRAY_VALUE, 4),
         MapId::Hash => MapDef::new("hash", MapType::Hash, 8, HASH_VALUE, 8),
-        MapId::Outer => MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 2).with_inner(inner()),
+        MapId::Outer => MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 2).inner(inner()),
         MapId::Global => MapDef::new("global", MapType::Array, 4, GLOBAL_VALUE, 1),
-        MapId::Locked => MapDef::new("locked", MapType::Array, 4, 24, 2).with_spin_lock(8),
+        MapId::Locked => MapDef::new("locked", MapType::Array, 4, 24, 2).spin_lock(8),
         MapId::Queue => MapDef::new("queue", MapType::Queue, 0, 16, 3),
         MapId::Ring => MapDef::new("ring", MapType::RingBuf, 0, 0, 4096),
         MapId::PerCpu => MapDef::new("percpu", MapType::PerCpuArray, 4, 16, 2),
-        MapId::Constants => MapDef::new("constants", MapType::Array, 4, CONSTANTS, 1).with_flags(flags::RDONLY_PROG),
-        MapId::Holding => holding("holding").with_spin_lock(0),
-        MapId::HoldingResilient => holding("resilient").with_res_spin_lock(0),
-        MapId::OuterHash => MapDef::new("outer_hash", MapType::HashOfMaps, 4, 4, 2).with_inner(inner()),
+        MapId::Constants => MapDef::new("constants", MapType::Array, 4, CONSTANTS, 1).flags(flags::RDONLY_PROG),
+        MapId::Holding => holding("holding").spin_lock(0),
+        MapId::HoldingResilient => holding("resilient").res_spin_lock(0),
+        MapId::OuterHash => MapDef::new("outer_hash", MapType::HashOfMaps, 4, 4, 2).inner(inner()),
     }
 }
 
 impl World {
     /// `steps`: the limit on the steps of a verification.
     pub(super) fn new(mode: Mode, budget: Option<u64>, steps: u64) -> World {
-        let mut config = Config::default();
-        (config.mode, config.budget, config.max_slots) = (mode, budget, 2);
+        let mut config = Config::new().mode(mode).budget(budget).max_slots(2);
         // Frames are larger than the kernel's, since the verifier tracks bytes below the first 512 in another way.
-        config.frame_bytes = 1024;
+        config = config.frame_bytes(1024);
         // Steps decide: a generated program may ask many questions.
-        (config.limits.steps, config.limits.fuel) = (steps, u64::MAX);
+        config = config.limits(|limits| limits.steps(steps).fuel(u64::MAX));
         let engine = Engine::new(config).expect("an engine");
         let create = |def| Map::create(def, engine.domain()).expect("a map");
         let maps: Vec<Map> = MapId::ALL.into_iter().map(|map| create(definition(map))).collect();

@@ -16,8 +16,7 @@ fn engines() -> Vec<(Mode, Linker<()>)> {
     let modes = Arch::HOST.map(|_| Mode::Jit).into_iter().chain([Mode::Interpreter]);
     modes
         .map(|mode| {
-            let mut config = Config::default();
-            config.mode = mode;
+            let config = Config::new().mode(mode);
             let mut linker = Linker::new(&Engine::new(config).expect("an engine"));
             let mix =
                 |_: &mut Caller<'_, ()>, a: u64, b: u64, c: u64, d: u64, e: u64| generate::helper([a, b, c, d, e]);
@@ -33,7 +32,7 @@ fn run(engines: &[(Mode, Linker<()>)], generated: &Generated) -> Result<(u64, Ve
     let mut results = Vec::new();
     for (mode, linker) in engines {
         // SAFETY: generated programs stay inside their memory and end.
-        let loader = unsafe { linker.loader::<Raw>().unverified() };
+        let loader = unsafe { linker.loader::<Raw>().unverified(true) };
         let loaded = loader.insns("generated", program.insns().to_vec()).map_err(|e| e.to_string())?;
         let mut words = vec![0u64; memory.len().div_ceil(8)];
         let bytes = &mut words.as_mut_bytes()[..memory.len()];

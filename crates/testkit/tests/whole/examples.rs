@@ -58,8 +58,7 @@ fn judge(packet: &[u8], blocked: &[u16]) -> (u64, u32) {
 
 /// Runs the object over the capture, with the ports in its read-only data replaced if there are any.
 fn filter(mode: Mode, ports: Option<[u16; 4]>) -> (Vec<u64>, Counters) {
-    let mut config = Config::default();
-    config.mode = mode;
+    let config = Config::new().mode(mode);
     let engine = Engine::new(config).expect("an engine");
     let mut object = Object::parse(FILTER).expect("an object");
     if let Some(ports) = ports {

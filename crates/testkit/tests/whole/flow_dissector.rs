@@ -19,8 +19,7 @@ fn example(name: &str) -> Vec<u8> {
 
 /// Loads `dissect` and what its prog array brings along, verified.
 fn load(mode: Mode) -> Instance<()> {
-    let mut config = Config::default();
-    config.mode = mode;
+    let config = Config::new().mode(mode);
     let engine = Engine::new(config).unwrap();
     let object = Object::parse(&example("flow_dissector.o")).unwrap();
     let linker = Linker::<()>::new(&engine);

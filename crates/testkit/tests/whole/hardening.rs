@@ -174,7 +174,7 @@ fn the_search_knows_indirect_branches() {
 #[test]
 fn with_retpolines_there_is_no_indirect_branch() {
     let plain = Hardening::default();
-    for hardening in [plain, Hardening { retpolines: true, ..plain }] {
+    for hardening in [plain, plain.retpolines(true)] {
         for (arch, emitted) in everything(hardening) {
             let lines = text(&emitted);
             let indirect: Vec<_> = lines.iter().filter(|(_, text)| is_indirect(arch, text)).collect();
@@ -211,7 +211,7 @@ fn with_retpolines_there_is_no_indirect_branch() {
 #[test]
 fn every_target_of_an_indirect_branch_has_a_landing_pad() {
     for (landing_pads, return_signing) in [(false, false), (true, false), (true, true), (false, true)] {
-        for (arch, emitted) in everything(Hardening { landing_pads, return_signing, ..Hardening::default() }) {
+        for (arch, emitted) in everything(Hardening::new().landing_pads(landing_pads).return_signing(return_signing)) {
             let lines = text(&emitted);
             let pads: Vec<u32> =
                 lines.iter().filter(|(_, text)| is_landing_pad(arch, text)).map(|(offset, _)| *offset).collect();
@@ -234,7 +234,7 @@ fn a_barrier_follows_every_return_and_every_indirect_jump() {
     for straight_line in [false, true] {
         for retpolines in [false, true] {
             let mut tables = 0;
-            let hardening = Hardening { straight_line, retpolines, ..Hardening::default() };
+            let hardening = Hardening::new().straight_line(straight_line).retpolines(retpolines);
             for (arch, emitted) in everything(hardening) {
                 let lines = text(&emitted);
                 let leaves = |text: &str| text == "ret" || text.starts_with("ret ") || is_indirect(arch, text);
@@ -269,7 +269,7 @@ fn a_barrier_follows_every_return_and_every_indirect_jump() {
 fn signed_return_addresses_are_authenticated() {
     for return_signing in [false, true] {
         let mut signed = 0;
-        for (arch, emitted) in everything(Hardening { return_signing, ..Hardening::default() }) {
+        for (arch, emitted) in everything(Hardening::new().return_signing(return_signing)) {
             let lines = text(&emitted);
             let count = |name: &str| lines.iter().filter(|(_, text)| text == name).count();
             match (arch, return_signing) {
@@ -355,7 +355,7 @@ fn constants_of_a_program_do_not_stand_in_its_blinded_code() {
             (0..200).map(|seed| generate::generate(&mut Choices::from_seed(seed), &Shape::default()).program);
         for program in core::iter::once(written).chain(generated).chain(objects) {
             for (blind_constants, found) in [false, true].into_iter().zip(&mut found) {
-                let hardening = Hardening { blind_constants, ..Hardening::default() };
+                let hardening = Hardening::new().blind_constants(blind_constants);
                 let emit = EmitOptions { hardening, ..EmitOptions::default() };
                 let options = CompileOptions { opt_level, skip, emit, ..CompileOptions::default() };
                 // Keys are random, so a blinded constant may appear by chance, but not under each of three keys.

@@ -112,13 +112,12 @@ fn runnable(input: &Input) -> Vec<Insn> {
 
 /// Runs on 512 bytes of memory; gives r0 and the memory, or why there is none.
 fn run(mode: Mode, insns: Vec<Insn>) -> Result<(u64, Vec<u64>), String> {
-    let mut config = Config::default();
-    config.mode = mode;
+    let config = Config::new().mode(mode);
     let linker = Linker::<()>::new(&Engine::new(config).map_err(|e| e.to_string())?);
     let program = match mode {
         // SAFETY: the caller has seen the program end on the interpreter, which checks every access.
-        Mode::Jit => unsafe { linker.loader::<Raw>().unverified() }.insns("snapshot", insns),
-        _ => linker.loader::<Raw>().interpreted().insns("snapshot", insns),
+        Mode::Jit => unsafe { linker.loader::<Raw>().unverified(true) }.insns("snapshot", insns),
+        _ => linker.loader::<Raw>().interpreted(true).insns("snapshot", insns),
     };
     let mut memory: Vec<u64> = (0..64u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
     let r0 = program.map_err(|e| e.to_string())?.run(&mut (), memory.as_mut_bytes()).map_err(|e| e.to_string())?;

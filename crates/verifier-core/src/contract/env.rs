@@ -374,6 +374,56 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// Returns the default limits.
+    #[must_use]
+    pub fn new() -> Self {
+        Limits::default()
+    }
+
+    /// Sets [`Limits::steps`].
+    #[must_use]
+    pub const fn steps(mut self, steps: u64) -> Self {
+        self.steps = steps;
+        self
+    }
+
+    /// Sets [`Limits::states`].
+    #[must_use]
+    pub const fn states(mut self, states: usize) -> Self {
+        self.states = states;
+        self
+    }
+
+    /// Sets [`Limits::memory`].
+    #[must_use]
+    pub const fn memory(mut self, memory: usize) -> Self {
+        self.memory = memory;
+        self
+    }
+
+    /// Sets [`Limits::fuel`].
+    #[must_use]
+    pub const fn fuel(mut self, fuel: u64) -> Self {
+        self.fuel = fuel;
+        self
+    }
+
+    /// Sets [`Limits::time`].
+    #[must_use]
+    pub fn time(mut self, time: impl Into<Option<Duration>>) -> Self {
+        self.time = time.into();
+        self
+    }
+
+    /// Sets [`Limits::log_lines`].
+    #[must_use]
+    pub const fn log_lines(mut self, log_lines: usize) -> Self {
+        self.log_lines = log_lines;
+        self
+    }
+}
+
 /// The environment that a program is verified against.
 #[derive(Clone, Copy, Debug)]
 pub struct Env<'a> {

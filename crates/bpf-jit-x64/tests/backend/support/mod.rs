@@ -33,7 +33,7 @@ impl Target for Native {
     fn options(&self) -> [EmitOptions; 4] {
         let all = if self.host().is_some() { CpuFeatures::host() } else { CpuFeatures::ALL };
         let plain = EmitOptions { features: CpuFeatures::BASELINE, ..EmitOptions::default() };
-        let hardening = Hardening { retpolines: true, landing_pads: true, straight_line: true, ..Hardening::default() };
+        let hardening = Hardening::new().retpolines(true).landing_pads(true).straight_line(true);
         [
             plain,
             EmitOptions { features: all, ..plain },
