@@ -355,7 +355,7 @@ impl Subscriber for Runs {
 /// The end of a sleepable run is refused to signal handlers; a subscriber that is told of it is none.
 #[test]
 fn a_subscriber_that_is_told_of_a_stop_runs_sleepable_programs() {
-    for engine in engines(|_| ()) {
+    for engine in engines(|config| config) {
         let mut linker = waits(&engine);
         linker
             .func(1002, "fail", |_: &mut Caller<'_, u64>| -> Result<u64, HelperError> {
