@@ -3,8 +3,10 @@
 //! The provenance of every mapping's address is exposed, so that a caller may keep addresses as numbers
 //! ([`std::ptr::with_exposed_provenance_mut`]).
 
+use std::io::Error;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::failed;
 use crate::{Call, SysError, inject};
@@ -222,6 +224,12 @@ const MADV_GUARD_INSTALL: libc::c_int = 102;
 /// Linux 5.14.
 const MADV_POPULATE_READ: libc::c_int = 22;
 
+/// Whether the kernel has lightweight guards: not known, [`YES`] or [`NO`]. To ask for each guard would be one system
+/// call more.
+static LIGHT_GUARDS: AtomicU8 = AtomicU8::new(0);
+const YES: u8 = 1;
+const NO: u8 = 2;
+
 /// Makes pages of private anonymous memory inaccessible. Where the kernel has lightweight guards, the mapping is not
 /// split, of which a process has few (`vm.max_map_count`); elsewhere it is.
 ///
@@ -232,12 +240,23 @@ const MADV_POPULATE_READ: libc::c_int = 22;
 /// The system is out of mappings.
 pub unsafe fn guard(at: *mut u8, len: usize) -> Result<(), SysError> {
     inject::check(Call::Mprotect)?;
+    // Relaxed: a fact about the kernel, which any thread may find out.
+    let known = LIGHT_GUARDS.load(Ordering::Relaxed);
     // SAFETY: the caller's range (contract), which nobody accesses.
-    let advised = unsafe { libc::madvise(at.cast(), len, MADV_GUARD_INSTALL) } == 0;
-    // User-mode QEMU takes any advice and does nothing: pages that can be populated are no guards.
-    // SAFETY: the caller's range (contract), whose contents this does not change.
-    if advised && unsafe { libc::madvise(at.cast(), len, MADV_POPULATE_READ) } != 0 {
-        return Ok(());
+    if known != NO && unsafe { libc::madvise(at.cast(), len, MADV_GUARD_INSTALL) } == 0 {
+        if known == YES {
+            return Ok(());
+        }
+        // User-mode QEMU takes any advice and does nothing: pages that can be populated are no guards.
+        // SAFETY: the caller's range (contract), whose contents this does not change.
+        let populated = unsafe { libc::madvise(at.cast(), len, MADV_POPULATE_READ) } == 0;
+        if !populated && Error::last_os_error().raw_os_error() == Some(libc::EFAULT) {
+            LIGHT_GUARDS.store(YES, Ordering::Relaxed);
+            return Ok(());
+        }
+        if populated {
+            LIGHT_GUARDS.store(NO, Ordering::Relaxed);
+        }
     }
     // SAFETY: the caller's range (contract).
     let done = unsafe { libc::mprotect(at.cast(), len, Protection::None.bits()) };
