@@ -236,6 +236,76 @@ fn a_child_goes_on_with_no_run_that_waits() {
     }
 }
 
+/// No code of a run's stack is executed in a child, whatever the run was about to do: the emitted code that its frames
+/// return to, and that a backtrace would read, is not mapped there.
+#[test]
+fn a_child_gives_up_runs_that_were_to_end() {
+    use std::future::Future;
+    use std::task::{Context, Poll, Waker};
+    struct Sets<'a>(&'a AtomicBool, bool);
+    impl Drop for Sets<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+            assert!(!self.1, "dropped");
+        }
+    }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let modes = [Mode::Interpreter, Mode::Jit];
+    for mode in modes.into_iter().filter(|mode| *mode == Mode::Interpreter || Arch::HOST.is_some()) {
+        let engine = Engine::new(Config::new().mode(mode).interruptible(true)).unwrap();
+        let mut linker = Linker::<(Arc<AtomicBool>, bool)>::new(&engine);
+        linker
+            .func_async(1001, "wait", async |mut c: bpf_runtime::AsyncCaller<'_, (Arc<AtomicBool>, bool)>| {
+                let (dropped, panics) = c.host();
+                let _sets = Sets(dropped, *panics);
+                std::future::pending::<()>().await;
+            })
+            .unwrap();
+        let waits = assemble("call f\nexit\nf:\ncall 1001\nr0 = 6\nexit").unwrap();
+        let waits = linker.loader::<Raw>().sleepable(true).insns("waits", waits).unwrap();
+        let turns = assemble("r0 = 0\nagain: r0 += 1\nif r0 != 1000 goto again\nexit").unwrap();
+        let yields = linker.loader::<Raw>().yields(true).budget(5000).insns("yields", turns).unwrap();
+        let limits = bpf_runtime::RunLimits::new().yield_every(10);
+        for (marked, polled, panics) in (0..8).map(|bits| (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0)) {
+            let dropped = Arc::<AtomicBool>::default();
+            let (mut host, mut other) = ((Arc::clone(&dropped), panics), Default::default());
+            let mut cx = Context::from_waker(Waker::noop());
+            let mut waiting = Some(Box::pin(waits.run_async(&mut host, &mut [])));
+            let mut yielding = Some(Box::pin(yields.run_async_with(&mut other, &mut [], &limits)));
+            assert!(waiting.as_mut().unwrap().as_mut().poll(&mut cx).is_pending());
+            assert!(yielding.as_mut().unwrap().as_mut().poll(&mut cx).is_pending());
+            if marked {
+                engine.interrupt();
+            }
+            let child = || {
+                let mut cx = Context::from_waker(Waker::noop());
+                for (run, thrown) in [(waiting.take().unwrap(), panics), (yielding.take().unwrap(), false)] {
+                    let mut run = Some(run);
+                    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                        if polled {
+                            let Poll::Ready(result) = run.as_mut().unwrap().as_mut().poll(&mut cx) else {
+                                panic!("it waits")
+                            };
+                            refused(result);
+                        }
+                        drop(run.take());
+                    }));
+                    assert_eq!(ended.is_err(), thrown);
+                }
+                assert!(dropped.load(Ordering::SeqCst));
+            };
+            // SAFETY: no other thread of this process is doing anything; the parent keeps what the child takes.
+            let ended = unsafe { forked(20, child) };
+            assert_eq!(ended, Ended::Well, "{mode:?}, marked {marked}, polled {polled}, panics {panics}");
+            assert!(!dropped.load(Ordering::SeqCst));
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(waiting)));
+            assert_eq!(ended.is_err(), panics);
+            drop(yielding);
+            assert_eq!(engine.async_runs(), 0);
+        }
+    }
+}
+
 /// A child that is forked in the first poll of a run's future, on the run's stack.
 #[test]
 fn a_child_goes_on_with_no_run_whose_first_poll_has_forked() {

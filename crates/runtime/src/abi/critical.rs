@@ -99,16 +99,6 @@ pub(crate) fn unboxed<T>(value: Box<T>) -> T {
     *value
 }
 
-/// Drops its content in a section, so the content must have no code of a host.
-pub(crate) struct DropsInside<T>(pub(crate) Option<T>);
-
-impl<T> Drop for DropsInside<T> {
-    fn drop(&mut self) {
-        let _critical = Critical::enter();
-        self.0 = None;
-    }
-}
-
 impl Drop for Critical {
     #[inline]
     fn drop(&mut self) {

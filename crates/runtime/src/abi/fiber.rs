@@ -12,6 +12,8 @@
 //!   host's) are called by such a frame and not inlined into it, since a compiler takes a function to stay on one
 //!   thread.
 //! * A run's stack is switched to by one thread at a time: the thread that has the [`Fiber`].
+//! * In a forked child no run's stack is switched to: the emitted code of its frames is not mapped there. The host's
+//!   future that the run waits for is dropped from its poller's stack.
 //! * A [`Fiber`] is over before it is dropped. A forgotten fiber stays as it is, with its stack: nothing that it
 //!   borrowed is used again, for nobody can resume it.
 
@@ -292,11 +294,11 @@ impl Fiber {
 pub(crate) struct Fibers {
     domain: Arc<Domain>,
     stacks: Arc<Stacks>,
-    /// Upper bound on the number of runs, and so on that of fibers but for the spare ones.
+    /// Upper bound on the number of fibers, and so on that of runs.
     most: usize,
     /// Number of fibers, including idle ones.
     count: AtomicUsize,
-    /// By slot: an idle fiber of the thread that has the slot, or null. Other threads ask only whether it is null.
+    /// By slot: an idle fiber of the thread that has the slot, or null. Other threads take it where no more may be made.
     spare: Vec<CachePadded<AtomicPtr<Fiber>>>,
     idle: Lock<Idle>,
     /// The state of each, by its address: for threads that interrupt runs.
@@ -408,13 +410,12 @@ impl Fibers {
         if self.domain.is_forked() {
             return 0;
         }
-        // Relaxed: a statistic.
-        self.count.load(Ordering::Relaxed).saturating_sub(self.idle().fibers.len() + self.spares())
-    }
-
-    /// How many slots have a spare fiber. Threads that begin runs meanwhile may change it by one each.
-    fn spares(&self) -> usize {
-        self.spare.iter().filter(|spare| !spare.load(Ordering::Relaxed).is_null()).count()
+        // Relaxed: a statistic, as are the spare ones, which threads take and keep meanwhile.
+        let spare = self.spare.iter().filter(|spare| !spare.load(Ordering::Relaxed).is_null()).count();
+        // A handler may have interrupted its thread under the lock.
+        let idle = if critical::interrupted() { self.idle.try_lock() } else { Some(self.idle()) };
+        let unused = spare + idle.map_or(0, |idle| idle.fibers.len());
+        self.count.load(Ordering::Relaxed).saturating_sub(unused)
     }
 
     /// The spare fiber of a slot.
@@ -425,33 +426,18 @@ impl Fibers {
     /// A fiber that no run is on. `slot`: this thread's, by a guard.
     pub(crate) fn take(&self, slot: u32) -> Result<Box<Fiber>, Box<RunError>> {
         let _critical = Critical::enter();
-        let refused = || Box::new(RunError::TooManyAsleep { limit: self.most });
-        // There are more fibers than runs, since slots have spare ones. Relaxed: a thread that begins a run meanwhile
-        // may not be seen.
-        if self.count.load(Ordering::Relaxed) > self.most && self.in_use() >= self.most {
-            return Err(refused());
-        }
-        if let Some(spare) = self.spare(slot) {
-            // Relaxed: the slot's thread has stored it, or one that had the slot before; handlers are refused in this
-            // section.
-            let fiber = spare.load(Ordering::Relaxed);
-            if !fiber.is_null() {
-                spare.store(null_mut(), Ordering::Relaxed);
-                // SAFETY: stored by `keep` for the owner of the slot, and taken once.
-                return Ok(unsafe { Box::from_raw(fiber) });
-            }
+        if let Some(fiber) = self.spare(slot).and_then(taken) {
+            return Ok(fiber);
         }
         if let Some(idle) = self.idle().pop() {
             return Ok(idle);
         }
+        let one_more = |count: usize| (count < self.most).then_some(count + 1);
         // Release: see `each`.
-        let more = |most: usize| {
-            let less = |count: usize| (count < most).then_some(count + 1);
-            self.count.fetch_update(Ordering::Release, Ordering::Relaxed, less)
-        };
-        // The limit is one of runs: the spare fibers of other slots have none, and are nobody else's.
-        if more(self.most).is_err() && more(self.most.saturating_add(self.spares())).is_err() {
-            return Err(refused());
+        if self.count.fetch_update(Ordering::Release, Ordering::Relaxed, one_more).is_err() {
+            // No more fibers than runs may be: of those, another slot may have a spare one.
+            let spare = self.spare.iter().find_map(|spare| taken(spare));
+            return spare.ok_or_else(|| Box::new(RunError::TooManyAsleep { limit: self.most }));
         }
         let fiber = match self.stacks.take() {
             Ok(stack) => Fiber::new(stack),
@@ -470,20 +456,30 @@ impl Fibers {
         let spare = slot.and_then(|slot| self.spare(slot)).filter(|spare| spare.load(Ordering::Relaxed).is_null());
         let surplus = match spare {
             Some(spare) => {
-                // Relaxed: see `take`.
-                spare.store(Box::into_raw(fiber), Ordering::Relaxed);
-                if looks { self.idle().unused(Instant::now) } else { Vec::new() }
+                // Release: see `taken`. Only the slot's thread stores one.
+                spare.store(Box::into_raw(fiber), Ordering::Release);
+                if looks { self.surplus(|idle| idle.unused(Instant::now)) } else { Vec::new() }
             }
-            None => self.idle().push(fiber, Instant::now),
+            None => self.surplus(|idle| idle.push(fiber, Instant::now)),
         };
         self.forget(surplus);
+    }
+
+    /// Takes fibers from the idle ones, to give their memory back. From here on they do not count: a run that begins
+    /// meanwhile is not refused.
+    fn surplus(&self, look: impl FnOnce(&mut Idle) -> Boxes) -> Boxes {
+        let mut idle = self.idle();
+        let surplus = look(&mut idle);
+        // Relaxed: a run in progress counts, so `each` sees another number than 0.
+        self.count.fetch_sub(surplus.len(), Ordering::Relaxed);
+        surplus
     }
 
     /// Gives the memory of all idle fibers back but for the spare ones of slots.
     pub(crate) fn trim(&self) {
         if self.count.load(Ordering::Relaxed) != 0 && !self.domain.is_forked() && !critical::interrupted() {
             let _critical = Critical::enter();
-            let all = core::mem::take(&mut self.idle().fibers);
+            let all = self.surplus(|idle| idle.oldest(idle.fibers.len()));
             self.forget(all);
         }
     }
@@ -493,27 +489,32 @@ impl Fibers {
         if fibers.is_empty() {
             return;
         }
-        let count = fibers.len();
         let mut all = self.all();
         for fiber in &fibers {
             all.remove(&Arc::as_ptr(&fiber.parked).addr());
         }
         drop(all);
         self.stacks.give_back(fibers.into_iter().map(|fiber| fiber.stack.into_inner()).collect());
-        self.count.fetch_sub(count, Ordering::Relaxed);
     }
+}
+
+/// Takes the spare fiber of a slot.
+#[inline]
+fn taken(spare: &AtomicPtr<Fiber>) -> Option<Box<Fiber>> {
+    // Relaxed: most slots that others look at have none.
+    if spare.load(Ordering::Relaxed).is_null() {
+        return None;
+    }
+    // Acquire pairs with the release in `keep`.
+    let fiber = spare.swap(null_mut(), Ordering::Acquire);
+    // SAFETY: null, or stored by `keep` and taken once, by this exchange.
+    (!fiber.is_null()).then(|| unsafe { Box::from_raw(fiber) })
 }
 
 impl Drop for Fibers {
     fn drop(&mut self) {
         let mut idle = core::mem::take(&mut self.idle().fibers);
-        for spare in &mut self.spare {
-            let fiber = core::mem::replace(spare.get_mut(), null_mut());
-            if !fiber.is_null() {
-                // SAFETY: stored by `keep`, and taken by nobody.
-                idle.push(unsafe { Box::from_raw(fiber) });
-            }
-        }
+        idle.extend(self.spare.iter().filter_map(|spare| taken(spare)));
         self.forget(idle);
     }
 }

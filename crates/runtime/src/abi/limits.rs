@@ -1,5 +1,6 @@
 //! Limits of one run, beside the limits that its program was loaded with.
 
+use crate::abi::critical::Critical;
 use crate::abi::slots::Runs;
 use crate::abi::watch::{NEVER, Watched};
 use crate::abi::whole::{Ends, Whole};
@@ -114,6 +115,14 @@ pub struct RunLimits {
     whole: Option<Arc<Whole>>,
     /// Keeps the interrupter's engine.
     by: Option<Interrupter>,
+}
+
+impl RunLimits {
+    /// Lets the run of several programs go, of which no run is a part any more.
+    pub(crate) fn end_whole(&mut self) {
+        let _critical = Critical::enter();
+        self.whole = None;
+    }
 }
 
 impl Default for RunLimits {

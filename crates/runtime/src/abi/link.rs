@@ -25,6 +25,9 @@ pub(crate) trait Sleeping {
     /// # Safety
     /// The call must stay where it is until it is dropped, and not be ready already.
     unsafe fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Drops what it waits for, or has got. The run must not go on.
+    fn lose(&mut self);
 }
 
 /// A call on the stack of a run that waits.

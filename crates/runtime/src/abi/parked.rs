@@ -108,7 +108,8 @@ impl Parked {
             let before = self.waker().replace(new);
             drop_waker(before);
         }
-        self.is_asked()
+        // The waker's drop may have forked, too.
+        self.is_asked() && !is_forked()
     }
 
     /// Takes the waker, to wake or to drop it.

@@ -245,6 +245,7 @@ impl Run {
 
     /// Releases the records, sockets, objects and locks that the run holds. Returns whether it held any.
     #[cold]
+    #[inline(never)]
     pub(crate) fn release(&mut self) -> bool {
         // Destructors of others. A run on its thread's stack is in no section, or in a handler that interrupted one.
         let _left = (!self.link.is_null()).then(Critical::leave);

@@ -50,6 +50,7 @@ impl Run {
 
     /// Returns why emitted code that was entered through `roots` was stopped.
     #[cold]
+    #[inline(never)]
     pub(crate) fn stop_reason_in(&mut self, roots: &dyn Roots) -> RunError {
         let stack = std::mem::take(&mut self.stopped);
         let at = StoppedAt { pc: self.ctx.stop_pc, jumped: self.ctx.tail_calls != 0, stack };
@@ -57,6 +58,7 @@ impl Run {
     }
 
     #[cold]
+    #[inline(never)]
     fn stop_reason(&mut self) -> RunError {
         self.release();
         let insn = (self.ctx.stop_insn != u32::MAX).then_some(InsnIdx(self.ctx.stop_insn));

@@ -6,7 +6,7 @@
 //! between two programs. An interruption that comes between two of them, or after the last check of one, ends the run
 //! before the next one ([`crate::abi::whole`]).
 
-use crate::abi::critical::{self, Critical, DropsInside, unboxed};
+use crate::abi::critical::{self, Critical, unboxed};
 use crate::abi::limits::RunLimits;
 use crate::abi::watch::word_of;
 use crate::abi::whole::Ends;
@@ -15,11 +15,13 @@ use crate::context::Parts;
 use crate::engine::Engine;
 use crate::error::RunError;
 use crate::exec::asleep::{Asleep, AsyncTerms, Begun};
-use crate::handle::run_async::{SettlesAtLast, boxed};
+use crate::handle::run_async::SettlesAtLast;
 use bpf_dispatcher::HookPolicy;
+use bpf_quiesce::drop_payload;
 use core::fmt;
 use core::future::Future;
 use core::marker::{PhantomData, PhantomPinned};
+use core::mem::ManuallyDrop;
 use core::ops::ControlFlow;
 use core::pin::Pin;
 use core::task::{self, Poll};
@@ -30,6 +32,22 @@ use std::sync::Arc;
 /// ends as a [`crate::run::RunAsync`] does.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct HookRunAsync<'r, D, H> {
+    /// Not dropped in a signal handler that interrupted a section.
+    held: ManuallyDrop<Held>,
+    data: D,
+    /// The context's.
+    parts: fn(&mut D) -> Parts,
+    /// A pointer: while the run waits, its host function's future has the reference.
+    host: *mut H,
+    /// The run's `&mut H`, lent for as long as this is: so it is invariant in `H`.
+    borrow: PhantomData<&'r mut H>,
+    /// The data may be what the run's parts point to.
+    _pinned: PhantomPinned,
+}
+
+/// What a run owns or keeps of this library's.
+#[derive(Debug)]
+struct Held {
     /// The program that waits.
     waits: Option<Asleep>,
     /// Until the run is over.
@@ -43,17 +61,8 @@ pub struct HookRunAsync<'r, D, H> {
     /// Whether it was polled.
     begun: bool,
     /// With the deadline as the waits of the programs so far have moved it; there when the run has begun.
-    limits: Option<Box<RunLimits>>,
+    limits: Option<RunLimits>,
     engine: Engine,
-    data: D,
-    /// The context's.
-    parts: fn(&mut D) -> Parts,
-    /// A pointer: while the run waits, its host function's future has the reference.
-    host: *mut H,
-    /// The run's `&mut H`, lent for as long as this is: so it is invariant in `H`.
-    borrow: PhantomData<&'r mut H>,
-    /// The data may be what the run's parts point to.
-    _pinned: PhantomPinned,
 }
 
 // SAFETY: the pointer stands for a `&mut H`; a run that waits is `Send` but for its host and its data.
@@ -61,7 +70,8 @@ unsafe impl<D: Send, H: Send> Send for HookRunAsync<'_, D, H> {}
 
 impl<D, H> fmt::Debug for HookRunAsync<'_, D, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HookRunAsync").field("at", &self.at).field("waits", &self.waits).finish_non_exhaustive()
+        let Held { at, waits, .. } = &*self.held;
+        f.debug_struct("HookRunAsync").field("at", at).field("waits", waits).finish_non_exhaustive()
     }
 }
 
@@ -76,7 +86,7 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
         (data, parts): (D, fn(&mut D) -> Parts),
         limits: Option<&RunLimits>,
     ) -> Self {
-        HookRunAsync {
+        let held = Held {
             waits: None,
             list: Some(list),
             at: 0,
@@ -84,30 +94,28 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
             policy,
             identity: identity.clone(),
             begun: false,
-            limits: limits.map(boxed),
+            limits: limits.cloned(),
             engine: engine.clone(),
-            data,
-            parts,
-            host,
-            borrow: PhantomData,
-            _pinned: PhantomPinned,
-        }
+        };
+        let held = ManuallyDrop::new(held);
+        HookRunAsync { held, data, parts, host, borrow: PhantomData, _pinned: PhantomPinned }
     }
 
     /// Runs programs until one waits or the run is over.
     fn go_on(&mut self, list: &Arc<List>, cx: &mut task::Context<'_>) -> Poll<Result<u64, RunError>> {
-        if !core::mem::replace(&mut self.begun, true) {
+        let held = &mut *self.held;
+        if !core::mem::replace(&mut held.begun, true) {
             let _critical = Critical::enter();
-            let limits = self.limits.get_or_insert_default();
-            limits.begin_whole(&self.identity, &self.engine.0.runs.ends);
+            let limits = held.limits.get_or_insert_default();
+            limits.begin_whole(&held.identity, &held.engine.0.runs.ends);
         }
-        while let Some(listed) = list.get(self.at) {
-            let polled = match &mut self.waits {
+        while let Some(listed) = list.get(held.at) {
+            let polled = match &mut held.waits {
                 Some(run) => run.poll(cx),
                 None => {
                     let parts = (self.parts)(&mut self.data);
                     let terms =
-                        AsyncTerms { of: Some(word_of(self.identity.identity())), limits: self.limits.as_deref() };
+                        AsyncTerms { of: Some(word_of(held.identity.identity())), limits: held.limits.as_ref() };
                     // SAFETY: `Context` promises parts that are valid while `data` is borrowed, and that agree with its
                     // layout, for which the program was loaded (`new`), as for `H`. Data and host are not touched again
                     // until this program's run is over, which it is before they go: by `Drop`, or because this is
@@ -116,33 +124,33 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
                     match unsafe { listed.program.begin_async(self.host.cast(), parts, terms, cx) } {
                         Begun::Over(result) => Poll::Ready(result),
                         Begun::Waits(run) => {
-                            self.waits = Some(run);
+                            held.waits = Some(run);
                             Poll::Pending
                         }
                     }
                 }
             };
             let Poll::Ready(verdict) = polled else { return Poll::Pending };
-            if self.waits.as_ref().is_some_and(Asleep::waits) {
+            if held.waits.as_ref().is_some_and(Asleep::waits) {
                 // Refused in a signal handler.
                 return Poll::Ready(verdict.map_err(unboxed));
             }
-            let moved = self.waits.take().and_then(|run| run.moved_deadline());
-            if let (Some(tick), Some(limits)) = (moved, &mut self.limits) {
+            let moved = held.waits.take().and_then(|run| run.moved_deadline());
+            if let (Some(tick), Some(limits)) = (moved, &mut held.limits) {
                 limits.move_deadline(tick);
             }
-            self.at += 1;
-            match verdict.map(|verdict| self.policy.after(self.result, verdict, listed.continue_on)) {
-                Ok(ControlFlow::Continue(so_far)) => self.result = so_far,
+            held.at += 1;
+            match verdict.map(|verdict| held.policy.after(held.result, verdict, listed.continue_on)) {
+                Ok(ControlFlow::Continue(so_far)) => held.result = so_far,
                 Ok(ControlFlow::Break(result)) => return Poll::Ready(Ok(result)),
                 Err(error) => return Poll::Ready(Err(unboxed(error))),
             }
         }
-        Poll::Ready(Ok(self.result))
+        Poll::Ready(Ok(held.result))
     }
 }
 
-impl<D, H> HookRunAsync<'_, D, H> {
+impl Held {
     /// Ends the run and lets its list go.
     fn end(&mut self) {
         // The list may be the last owner of its programs. Also if a future panics as it is dropped.
@@ -158,13 +166,15 @@ impl<D, H> Drop for HookRunAsync<'_, D, H> {
     fn drop(&mut self) {
         if critical::interrupted() {
             // As for a `RunAsync`.
-            core::mem::forget((self.waits.take(), self.list.take(), self.limits.take()));
-            core::mem::forget((self.engine.clone(), self.identity.clone()));
             return;
         }
-        let _limits = DropsInside(self.limits.take());
-        if self.list.is_some() {
-            self.end();
+        // SAFETY: not used again.
+        let mut held = unsafe { ManuallyDrop::take(&mut self.held) };
+        if let Some(limits) = &mut held.limits {
+            limits.end_whole();
+        }
+        if held.list.is_some() {
+            held.end();
         }
     }
 }
@@ -179,18 +189,26 @@ impl<D, H: 'static> Future for HookRunAsync<'_, D, H> {
             // The run goes on when it is polled later.
             return Poll::Ready(Err(RunError::Signal));
         }
-        let list = match this.list.take() {
+        let list = match this.held.list.take() {
             None => return Poll::Ready(Err(RunError::Over)),
             Some(Err(error)) => return Poll::Ready(Err(error)),
             Some(Ok(list)) => list,
         };
-        this.list = Some(Ok(Arc::clone(&list)));
+        this.held.list = Some(Ok(Arc::clone(&list)));
         let polled = catch_unwind(AssertUnwindSafe(|| this.go_on(&list, cx)));
         drop(list);
         // A run that has thrown is over, as a `RunAsync` is: its program must not begin again.
-        if !matches!(polled, Ok(Poll::Pending | Poll::Ready(Err(RunError::Signal)))) {
-            this.end();
+        if matches!(polled, Ok(Poll::Pending | Poll::Ready(Err(RunError::Signal)))) {
+            return polled.unwrap_or(Poll::Pending);
         }
-        polled.unwrap_or_else(|panic| resume_unwind(panic))
+        let ended = catch_unwind(AssertUnwindSafe(|| this.held.end()));
+        match (polled, ended) {
+            (Ok(polled), Ok(())) => polled,
+            (Ok(_), Err(panic)) | (Err(panic), Ok(())) => resume_unwind(panic),
+            (Err(panic), Err(second)) => {
+                drop_payload(second);
+                resume_unwind(panic)
+            }
+        }
     }
 }

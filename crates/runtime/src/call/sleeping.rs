@@ -306,6 +306,11 @@ impl<Fut: Future> Sleeping for Call<Fut> {
         *self = Call::Done(output);
         Poll::Ready(())
     }
+
+    fn lose(&mut self) {
+        // In place, since a polled future must not be moved.
+        *self = Call::Empty;
+    }
 }
 
 type FutureOf<F, H, Args> = <F as IntoAsyncFn<'static, H, Args>>::Future;

@@ -15,7 +15,7 @@ use crate::context::Parts;
 use crate::error::RunError;
 use crate::faults::planted;
 use crate::program::loaded::Loaded;
-use bpf_quiesce::{EnterError, Memory, Reservation, RunGuard, drop_payload};
+use bpf_quiesce::{EnterError, Memory, Reservation, RunGuard, caught, drop_payload};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
@@ -156,6 +156,11 @@ impl Loaded {
         let limited = limits.unwrap_or(Limits::NONE);
         fiber.announce(fibers, limited.watched(own.of), terms.of.unwrap_or(own.of), limited.waits_count());
         let polling = fiber.polls(fibers, busy, runs.levels());
+        if engine.domain.is_forked() {
+            // A waker has forked which that has called.
+            core::mem::forget(fiber);
+            return Err(boxed(EnterError::Forked));
+        }
         // The run was announced before this.
         if let Some(limits) = limits.filter(|limits| limits.is_over(runs)) {
             fiber.finish(fibers, Some(slot));
@@ -182,8 +187,7 @@ impl Loaded {
                 let waker = self.end(fiber, Some(slot));
                 drop(guard);
                 drop(nested);
-                drop_waker(waker);
-                return Ok(Begun::Over(result_of(result, thrown)));
+                return Ok(Begun::Over(result_of(waker, result, thrown)));
             }
         };
         if planted!(GuardKept) {
@@ -221,12 +225,28 @@ fn boxed<E: Into<RunError>>(error: E) -> Box<RunError> {
     Box::new(error.into())
 }
 
-/// The result of a run, whose poller is thrown what a host's future has thrown.
-fn result_of(result: Outcome, thrown: Option<Box<dyn Any + Send>>) -> Outcome {
+/// Drops the waker of a run that is over, outside of sections. Its poller is thrown what a host's future has thrown, or
+/// the waker's destructor. Values of hosts that nobody gets are dropped outside of sections, too.
+fn result_of(waker: Option<Waker>, result: Outcome, mut thrown: Option<Box<dyn Any + Send>>) -> Outcome {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop_waker(waker))) {
+        match thrown {
+            None => thrown = Some(panic),
+            Some(_) => dropped_outside(panic),
+        }
+    }
     match thrown {
-        Some(panic) => resume_unwind(panic),
+        Some(panic) => {
+            dropped_outside(result);
+            resume_unwind(panic)
+        }
         None => result,
     }
+}
+
+/// Drops a value with code of a host, which may panic.
+fn dropped_outside<T>(value: T) {
+    let _left = Critical::leave();
+    let _ = caught(|| drop(value));
 }
 
 /// The answer of a host's future.
@@ -251,14 +271,12 @@ impl Asleep {
         let Some(fiber) = &mut self.fiber else { return Poll::Ready(Err(Box::new(RunError::Over))) };
         let engine = &program.engine.0;
         let fibers = &*engine.runs.fibers;
-        // In a forked child, another thread of the parent may have had the locks at the fork.
-        let forked = engine.domain.is_forked();
-        let polling = (!forked).then(|| fiber.polls(fibers, engine.runs.busy(), engine.runs.levels()));
+        if engine.domain.is_forked() {
+            return Poll::Ready(self.lose(None));
+        }
+        let polling = fiber.polls(fibers, engine.runs.busy(), engine.runs.levels());
         let asked = may_be_ended(program) && fiber.is_asked();
-        let polled = if forked {
-            // The run ends here: no guard is to be had.
-            Polled::Ready
-        } else if asked {
+        let polled = if asked {
             Polled::Ended
         } else if let Some(call) = self.call {
             // SAFETY: the call lies on the stack of the run that waits, and nobody else uses it.
@@ -280,6 +298,12 @@ impl Asleep {
         } else {
             Polled::Ready
         };
+        // The future may have forked.
+        if engine.domain.is_forked() {
+            let thrown = if let Polled::Panicked(panic) = polled { Some(panic) } else { None };
+            drop(polling);
+            return Poll::Ready(self.lose(thrown));
+        }
         let mut guard = None;
         let (step, refused) = match polled {
             Polled::Ready => match engine.domain.enter_run() {
@@ -316,6 +340,7 @@ impl Asleep {
             }
             (step, refused) => {
                 let result = self.over(step, guard);
+                // The result of a run that is given up has no value of a host.
                 Poll::Ready(refused.map_or(result, |error| Err(boxed(error))))
             }
         }
@@ -351,12 +376,37 @@ impl Asleep {
         Poll::Pending
     }
 
-    /// Gives up a run that waits, not in a forked child.
+    /// Gives up a run that waits, in a forked child. The emitted code that its frames are of is not mapped there, so
+    /// its stack stays as it is, and its host's future is dropped from this one.
+    fn lose(&mut self, mut thrown: Option<Box<dyn Any + Send>>) -> Outcome {
+        core::mem::forget(self.fiber.take());
+        if let Some(call) = self.call.take() {
+            // SAFETY: the call lies on the stack of the run, which nobody resumes.
+            let call = unsafe { &mut *call };
+            let dropped = catch_unwind(AssertUnwindSafe(|| {
+                let _left = Critical::leave();
+                call.lose();
+            }));
+            match dropped {
+                Err(panic) if thrown.is_some() => dropped_outside(panic),
+                Err(panic) => thrown = Some(panic),
+                Ok(()) => {}
+            }
+        }
+        result_of(None, Err(boxed(EnterError::Forked)), thrown)
+    }
+
+    /// Gives up a run that waits.
     fn give_up(&mut self, cx: &mut Context<'_>) -> Outcome {
         let program = self.program();
         let Some(fiber) = &mut self.fiber else { return Err(Box::new(RunError::Over)) };
-        let runs = &program.engine.0.runs;
-        let polling = fiber.polls(&runs.fibers, runs.busy(), runs.levels());
+        let (runs, domain) = (&program.engine.0.runs, program.engine.domain());
+        let polling = (!domain.is_forked()).then(|| fiber.polls(&runs.fibers, runs.busy(), runs.levels()));
+        // Also if a waker has forked which that has called.
+        if domain.is_forked() {
+            drop(polling);
+            return self.lose(None);
+        }
         // SAFETY: the run waits.
         let step = unsafe { fiber.cancel(cx, None) };
         drop(polling);
@@ -367,14 +417,13 @@ impl Asleep {
     fn over(&mut self, step: Step, guard: Option<RunGuard<'_>>) -> Outcome {
         match step {
             Step::Over(result, thrown) => {
-                if let Some(fiber) = self.fiber.take() {
+                let waker = self.fiber.take().and_then(|fiber| {
                     self.deadline = Some(fiber.deadline());
-                    let waker = self.program().end(fiber, guard.as_ref().map(|guard| guard.slot()));
-                    // The waker's drop runs foreign code, so it comes last.
-                    drop(guard);
-                    drop_waker(waker);
-                }
-                result_of(result, thrown)
+                    self.program().end(fiber, guard.as_ref().map(|guard| guard.slot()))
+                });
+                // The waker's drop runs foreign code, so it comes last.
+                drop(guard);
+                result_of(waker, result, thrown)
             }
             Step::Waits(_) | Step::GivesWay => Err(Box::new(self.forget())),
         }
@@ -400,28 +449,17 @@ fn may_be_ended(program: &Loaded) -> bool {
 
 impl Drop for Asleep {
     fn drop(&mut self) {
-        let program = self.program();
-        let Some(fiber) = &mut self.fiber else { return };
+        if self.fiber.is_none() {
+            return;
+        }
         // Exactly one section, also where a panic drops the run within the section of its beginning.
         let _left = Critical::leave();
         let critical = Critical::enter();
         let mut cx = Context::from_waker(Waker::noop());
-        let runs = &program.engine.0.runs;
-        let polling =
-            (!program.engine.domain().is_forked()).then(|| fiber.polls(&runs.fibers, runs.busy(), runs.levels()));
-        // SAFETY: the run waits.
-        let step = unsafe { fiber.cancel(&mut cx, None) };
-        drop(polling);
-        let Step::Over(result, thrown) = step else {
-            self.forget();
-            return;
-        };
-        drop(result);
-        if let Some(fiber) = self.fiber.take() {
-            drop_waker(program.end(fiber, None));
-        }
+        // The result of a run that is given up has no value of a host.
+        let over = catch_unwind(AssertUnwindSafe(|| drop(self.give_up(&mut cx))));
         drop(critical);
-        match thrown {
+        match over.err() {
             // Two panics at a time would end the process.
             Some(panic) if std::thread::panicking() => drop_payload(panic),
             Some(panic) => resume_unwind(panic),
@@ -550,7 +588,7 @@ mod tests {
     fn a_signal_handler_is_refused_where_its_thread_has_a_lock() {
         // SAFETY: a valid action; no other test of this process uses the signal.
         unsafe { libc::signal(libc::SIGUSR1, handler as *const () as libc::sighandler_t) };
-        let config = Config { interruptible: true, ..Config::new() };
+        let config = Config::new().interruptible(true);
         let engine = Engine::new(config).expect("an engine");
         let mut linker = Linker::<()>::new(&engine);
         let wait = async |_: AsyncCaller<'_, ()>| {
@@ -589,6 +627,8 @@ mod tests {
             let (kept, of_hook, new) = (Rc::clone(&kept), Rc::clone(&of_hook), new());
             let dropped = dropped.pop().expect("more runs than locks");
             let hook_dropped = hook_dropped.pop().expect("more runs than locks");
+            // A callback that waits: whoever settles the domain frees it.
+            engine.domain().enqueue(|| ());
             in_handler(Box::new(move || {
                 let ((), calls) = counted(Counted::Each, || {
                     for run in [&kept, &of_hook, &new] {
@@ -617,7 +657,7 @@ mod tests {
 
     #[test]
     fn runs_allocate_in_sections_or_in_code_of_the_host() {
-        let config = Config { interruptible: true, ..Config::new() };
+        let config = Config::new().interruptible(true);
         let engine = Engine::new(config).expect("an engine");
         if engine.config().mode != Mode::Jit {
             return bpf_testkit::skipped("allocations of machine code", &"the interpreter allocates by itself");

@@ -1,6 +1,6 @@
 //! A run that may wait, as its user holds it: a future.
 
-use crate::abi::critical::{self, Critical, DropsInside, unboxed};
+use crate::abi::critical::{self, unboxed};
 use crate::abi::limits::RunLimits;
 use crate::context::Parts;
 use crate::error::RunError;
@@ -11,6 +11,7 @@ use bpf_quiesce::Domain;
 use core::fmt;
 use core::future::Future;
 use core::marker::{PhantomData, PhantomPinned};
+use core::mem::ManuallyDrop;
 use core::pin::Pin;
 use core::task::{self, Poll};
 use std::sync::Arc;
@@ -22,11 +23,8 @@ use std::sync::Arc;
 /// `D` is the context's data ([`crate::Context::Data`]). It is `Send` if data and host state are.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct RunAsync<'r, D, H> {
-    state: State,
-    pub(super) program: Arc<Loaded>,
-    /// As the program's handle has it.
-    _kept: Option<Kept>,
-    limits: Option<Box<RunLimits>>,
+    /// Not dropped in a signal handler that interrupted a section.
+    held: ManuallyDrop<Held>,
     data: D,
     /// The context's.
     parts: fn(&mut D) -> Parts,
@@ -38,19 +36,25 @@ pub struct RunAsync<'r, D, H> {
     _pinned: PhantomPinned,
 }
 
+/// What a run owns or keeps of this library's.
+#[derive(Debug)]
+struct Held {
+    state: State,
+    program: Arc<Loaded>,
+    /// As the program's handle has it.
+    kept: Option<Kept>,
+    /// Not in a box: a handler may make a future, wherever its thread is.
+    limits: Option<RunLimits>,
+}
+
 // SAFETY: the pointer stands for a `&mut H`; a run that waits is `Send` but for its host and its data.
 unsafe impl<D: Send, H: Send> Send for RunAsync<'_, D, H> {}
 
 impl<D, H> fmt::Debug for RunAsync<'_, D, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunAsync").field("state", &self.state).field("program", &self.program).finish_non_exhaustive()
+        let Held { state, program, .. } = &*self.held;
+        f.debug_struct("RunAsync").field("state", state).field("program", program).finish_non_exhaustive()
     }
-}
-
-/// Copies the limits of a run.
-pub(crate) fn boxed(limits: &RunLimits) -> Box<RunLimits> {
-    let _critical = Critical::enter();
-    Box::new(limits.clone())
 }
 
 /// Settles a domain when it is dropped.
@@ -79,27 +83,34 @@ impl<'r, D, H: 'static> RunAsync<'r, D, H> {
         (data, parts): (D, fn(&mut D) -> Parts),
         limits: Option<&RunLimits>,
     ) -> Self {
-        let (program, _kept) = (Arc::clone(program), kept.cloned());
-        let limits = limits.map(boxed);
-        let (state, borrow) = (State::New, PhantomData);
-        RunAsync { state, program, _kept, limits, data, parts, host, borrow, _pinned: PhantomPinned }
+        let (program, kept) = (Arc::clone(program), kept.cloned());
+        let held = ManuallyDrop::new(Held { state: State::New, program, kept, limits: limits.cloned() });
+        RunAsync { held, data, parts, host, borrow: PhantomData, _pinned: PhantomPinned }
+    }
+
+    /// The run's program.
+    pub(super) fn program(&self) -> &Arc<Loaded> {
+        &self.held.program
     }
 }
 
 impl<D, H> Drop for RunAsync<'_, D, H> {
     fn drop(&mut self) {
         if critical::interrupted() {
-            // The handler may have interrupted the allocator. All of the run is forgotten. Its fields are dropped after
-            // this, but each has an owner more, and nothing is freed.
-            core::mem::forget(core::mem::replace(&mut self.state, State::Over));
-            core::mem::forget((self.limits.take(), Arc::clone(&self.program), self._kept.clone()));
+            // The handler may have interrupted the allocator. All of the run is forgotten.
             return;
         }
-        let _limits = DropsInside(self.limits.take());
-        // The run may be what keeps the program: see `Program`'s. Also if a future panics as it is dropped.
-        let _settles = SettlesAtLast(self.program.engine.domain());
-        // Before host, data and program, which it uses.
-        self.state = State::Over;
+        // SAFETY: not used again.
+        let held = unsafe { ManuallyDrop::take(&mut self.held) };
+        let Held { state, program, kept, limits } = held;
+        {
+            // The run may be what keeps the program: see `Program`'s. Also if a future panics as it is dropped.
+            let _settles = SettlesAtLast(program.engine.domain());
+            // Before host, data and program, which it uses.
+            drop(state);
+        }
+        drop(program);
+        drop((kept, limits));
     }
 }
 
@@ -109,23 +120,24 @@ impl<D, H: 'static> Future for RunAsync<'_, D, H> {
     fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         // SAFETY: nothing is moved out of it.
         let this = unsafe { self.get_unchecked_mut() };
-        if this.program.is_sleepable() && critical::interrupted() {
+        let held = &mut *this.held;
+        if held.program.is_sleepable() && critical::interrupted() {
             return Poll::Ready(Err(RunError::Signal));
         }
-        let result = match &mut this.state {
+        let result = match &mut held.state {
             State::New => {
-                this.state = State::Over;
+                held.state = State::Over;
                 let parts = (this.parts)(&mut this.data);
                 let host = this.host.cast();
-                let terms = AsyncTerms { of: None, limits: this.limits.as_deref() };
+                let terms = AsyncTerms { of: None, limits: held.limits.as_ref() };
                 // SAFETY: `Context` promises parts that are valid while `data` is borrowed, and that agree with its
                 // layout, for which the program was loaded; `H` is the linker's (`new`). Data and host are not touched
                 // again until the run is over, which it is before they go, and before the program: by `Drop`, or
                 // because this is forgotten and the run with it. A sender of this has a `Send` host and data.
-                match unsafe { this.program.begin_async(host, parts, terms, cx) } {
+                match unsafe { held.program.begin_async(host, parts, terms, cx) } {
                     Begun::Over(result) => result,
                     Begun::Waits(run) => {
-                        this.state = State::Waits(run);
+                        held.state = State::Waits(run);
                         return Poll::Pending;
                     }
                 }
@@ -133,7 +145,7 @@ impl<D, H: 'static> Future for RunAsync<'_, D, H> {
             State::Waits(run) => {
                 let Poll::Ready(result) = run.poll(cx) else { return Poll::Pending };
                 if !run.waits() {
-                    this.state = State::Over;
+                    held.state = State::Over;
                 }
                 result
             }

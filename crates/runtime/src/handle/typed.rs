@@ -249,6 +249,6 @@ impl<D, T, H: 'static> Future for TypedRun<'_, D, T, H> {
         let convert = self.convert;
         // SAFETY: the run is pinned with this, which has no `Drop`, and nothing is moved out of it.
         let mut run = unsafe { self.map_unchecked_mut(|this| &mut this.run) };
-        run.as_mut().poll(cx).map(|r0| convert(&run.program, r0?))
+        run.as_mut().poll(cx).map(|r0| convert(run.program(), r0?))
     }
 }

@@ -7,6 +7,7 @@ mod elf;
 
 mod attacks;
 mod contained;
+mod destructors;
 mod ends;
 mod equal;
 mod hooks;
