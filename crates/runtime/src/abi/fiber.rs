@@ -298,7 +298,8 @@ pub(crate) struct Fibers {
     most: usize,
     /// Number of fibers, including idle ones.
     count: AtomicUsize,
-    /// By slot: an idle fiber of the thread that has the slot, or null. Other threads take it where no more may be made.
+    /// By slot: an idle fiber of the thread that has the slot, or null. Other threads take it where no more may be
+    /// made.
     spare: Vec<CachePadded<AtomicPtr<Fiber>>>,
     idle: Lock<Idle>,
     /// The state of each, by its address: for threads that interrupt runs.

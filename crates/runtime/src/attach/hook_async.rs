@@ -45,7 +45,7 @@ pub struct HookRunAsync<'r, D, H> {
     _pinned: PhantomPinned,
 }
 
-/// What a run owns or keeps of this library's.
+/// The parts of a run that are not its user's.
 #[derive(Debug)]
 struct Held {
     /// The program that waits.

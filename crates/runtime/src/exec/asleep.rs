@@ -627,7 +627,7 @@ mod tests {
             let (kept, of_hook, new) = (Rc::clone(&kept), Rc::clone(&of_hook), new());
             let dropped = dropped.pop().expect("more runs than locks");
             let hook_dropped = hook_dropped.pop().expect("more runs than locks");
-            // A callback that waits: whoever settles the domain frees it.
+            // A callback that waits: the thread that settles the domain frees it.
             engine.domain().enqueue(|| ());
             in_handler(Box::new(move || {
                 let ((), calls) = counted(Counted::Each, || {

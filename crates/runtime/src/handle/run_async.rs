@@ -36,7 +36,7 @@ pub struct RunAsync<'r, D, H> {
     _pinned: PhantomPinned,
 }
 
-/// What a run owns or keeps of this library's.
+/// The parts of a run that are not its user's.
 #[derive(Debug)]
 struct Held {
     state: State,

@@ -202,7 +202,7 @@ fn as_many_runs_as_the_limit_begin_and_no_more() {
                     };
                     begun.fetch_add(usize::from(waits), Ordering::SeqCst);
                     if barrier.wait().is_leader() {
-                        // One thread has the stack, whichever slot had it before.
+                        // One thread has the stack. The stack may be the spare one of the other thread's slot.
                         wrong.fetch_add(usize::from(begun.swap(0, Ordering::SeqCst) != 1), Ordering::SeqCst);
                     }
                     // Ends in its slot, which keeps the stack.
