@@ -216,7 +216,10 @@ impl Tableau {
             if right >= 0 {
                 basis.push(Var::Low(x));
             } else {
-                lines[x].iter_mut().for_each(|a| *a = -*a);
+                // The greatest coefficient of a form is 2^127 - 1, the least is -2^127, which has no negative.
+                for a in &mut lines[x] {
+                    *a = a.checked_neg()?;
+                }
                 basis.push(Var::High(x));
             }
         }
@@ -230,7 +233,7 @@ impl Tableau {
             lines[last][j] = at_corner.checked_neg()?;
         }
         for x in 0..last {
-            lines[last][rows.len() + x] = bounds[x].0 - corner[x];
+            lines[last][rows.len() + x] = bounds[x].0.checked_sub(corner[x])?;
         }
         lines[last][width - 1] = least.checked_neg()?;
         Some(Tableau { rows, bounds, lines, basis, denominator: 1 })
@@ -240,18 +243,18 @@ impl Tableau {
         self.rows.len() + self.bounds.len()
     }
 
-    /// The coefficient of an unknown in a line.
-    fn at(&self, line: usize, var: Var) -> i128 {
+    /// The coefficient of an unknown in a line; `None` on overflow.
+    fn at(&self, line: usize, var: Var) -> Option<i128> {
         match var {
-            Var::Row(j) => self.lines[line][j],
-            Var::Low(x) => self.lines[line][self.rows.len() + x],
-            Var::High(x) => -self.lines[line][self.rows.len() + x],
+            Var::Row(j) => Some(self.lines[line][j]),
+            Var::Low(x) => Some(self.lines[line][self.rows.len() + x]),
+            Var::High(x) => self.lines[line][self.rows.len() + x].checked_neg(),
         }
     }
 
     /// How much the least value grows with an unknown.
     fn gain(&self, var: Var) -> Option<i128> {
-        let cost = self.at(self.basis.len(), var);
+        let cost = self.at(self.basis.len(), var)?;
         match var {
             Var::Row(_) | Var::Low(_) => Some(cost),
             Var::High(x) => {
@@ -272,7 +275,7 @@ impl Tableau {
             let entering = self.entering(round > PIVOTS / 2)?;
             let mut leaving: Option<usize> = None;
             for line in 0..last {
-                let a = self.at(line, entering);
+                let a = self.at(line, entering)?;
                 if a <= 0 {
                     continue;
                 }
@@ -280,7 +283,7 @@ impl Tableau {
                     None => true,
                     Some(other) => {
                         let (mine, others) = (
-                            self.lines[line][right].checked_mul(self.at(other, entering))?,
+                            self.lines[line][right].checked_mul(self.at(other, entering)?)?,
                             self.lines[other][right].checked_mul(a)?,
                         );
                         mine < others
@@ -318,11 +321,11 @@ impl Tableau {
     }
 
     fn pivot(&mut self, line: usize, entering: Var) -> Option<()> {
-        let pivot = self.at(line, entering);
+        let pivot = self.at(line, entering)?;
         let last = self.basis.len();
         fuel::charge_each(self.lines.len() * (self.right() + 1), CELL);
         let factors: Option<Vec<i128>> =
-            (0..=last).map(|i| if i == last { self.gain(entering) } else { Some(self.at(i, entering)) }).collect();
+            (0..=last).map(|i| if i == last { self.gain(entering) } else { self.at(i, entering) }).collect();
         let factors = factors?;
         let (by, old) = (self.lines[line].clone(), self.denominator);
         // The line of costs is stated for `low`: where `high` enters, its gain differs from the negated cost.
@@ -335,7 +338,7 @@ impl Tableau {
                     continue;
                 }
                 let scaled = a.checked_mul(pivot)?.checked_sub(factor.checked_mul(*b)?)?;
-                *a = if old == 1 { scaled } else { scaled / old };
+                *a = scaled.checked_div(old)?;
             }
         }
         self.denominator = pivot;
@@ -348,12 +351,15 @@ impl Tableau {
         let (last, right) = (self.basis.len(), self.right());
         let times = match ray {
             None => 0,
-            Some(var) => (self.lines[last][right] - self.denominator).div_euclid(self.gain(var)?).checked_add(1)?,
+            Some(var) => {
+                let missing = self.lines[last][right].checked_sub(self.denominator)?;
+                missing.checked_div_euclid(self.gain(var)?)?.checked_add(1)?
+            }
         };
         let mut rows = Vec::new();
         for (line, var) in self.basis.iter().enumerate() {
             let Var::Row(j) = *var else { continue };
-            let moved = ray.map_or(Some(0), |ray| self.at(line, ray).checked_mul(times))?;
+            let moved = ray.map_or(Some(0), |ray| self.at(line, ray)?.checked_mul(times))?;
             rows.push((self.rows[j], self.lines[line][right].checked_sub(moved)?));
         }
         if let Some(Var::Row(j)) = ray {
@@ -362,5 +368,54 @@ impl Tableau {
         rows.retain(|(_, times)| *times != 0);
         rows.sort_unstable();
         Some(Step { scale: self.denominator, rows })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpf_isa::Program;
+    use bpf_verifier_core::{Advice, ContextLayout, Env, Guide, Helpers, Point, explore};
+
+    /// Asks for multipliers for a claim at each comparison.
+    struct Asks {
+        claim: Form,
+        asked: usize,
+    }
+
+    impl Guide for Asks {
+        fn advise(&mut self, point: &Point<'_>) -> Advice {
+            let known = point.state.known();
+            if !known.rows().is_empty() && self.claim.is_over(known.names().len()) {
+                self.asked += 1;
+                let found = find(known, &self.claim);
+                assert!(found.is_none_or(|found| known.proves(&self.claim, &found)));
+            }
+            Advice::Step
+        }
+        fn prove(&mut self, _: &Point<'_>, _: &Form) -> Option<Combination> {
+            None
+        }
+    }
+
+    /// A truth value with the least coefficient, which has no negative: a form may have it after its names are replaced
+    /// by multiples of 2^63 in a row with multiples of 2^63.
+    #[test]
+    fn the_least_coefficient_overflows_nothing() {
+        let text = "if r2 < 9 goto out\nr3 = *(u8 *)(r1 + 0)\nr3 &= 1\nr4 = *(u8 *)(r1 + 1)\nif r3 > r4 goto out\n\
+                    out: r0 = 0\nexit";
+        let program = Program::new(bpf_isa::assemble(text).expect("a program")).expect("valid");
+        let (context, helpers) = (ContextLayout::raw(false), Helpers::none());
+        let env = Env::new(&context, &helpers);
+        let mut asked = 0;
+        for (name, coefficient) in (0..6).flat_map(|n| [i128::MIN, i128::MAX, -1].map(|a| (Name(n), a))) {
+            for offset in [i128::MIN, i128::MAX, 0] {
+                let claim = Form::sum([(name, coefficient)], offset).expect("a form");
+                let mut guide = Asks { claim, asked: 0 };
+                explore(&program, &env, None, &mut guide, 1 << 12).expect("a safe program");
+                asked += guide.asked;
+            }
+        }
+        assert!(asked > 0);
     }
 }
