@@ -1,7 +1,7 @@
 //! Relations of numbers in programs without loops, and what masks, ORs and counted bits are: each rule beside programs
 //! for which it does not hold.
 
-use crate::common::{accepted, refused};
+use crate::common::{ATTRIBUTES, accepted, refused};
 
 /// A header that contains its own length, and eight bytes behind it.
 const HEADER: &str = ";raw
@@ -674,28 +674,6 @@ fn what_is_left_beside_a_cursor_is_not_negative_in_the_loop() {
     refused(&LOOK_AHEAD.replace("r1 + 3", "r1 + 4"));
     refused(&LOOK_AHEAD.replace("if r1 >= r3 goto out", "if r1 > r3 goto out"));
 }
-
-/// Attributes behind a header that contains their total length: the program tests `end - p >= 4` instead of `p + 4 <=
-/// end`.
-const ATTRIBUTES: &str = ";raw
-    if r2 < 20 goto out
-    r4 = *(u16 *)(r1 + 2)
-    r2 += -20
-    if r2 < r4 goto out
-    r1 += 20
-    r3 = r1
-    r3 += r4
-    a: r4 = r3
-    r4 -= r1
-    if r4 s< 4 goto out
-    r5 = *(u16 *)(r1 + 2)
-    r1 += 4
-    r4 = r3
-    r4 -= r1
-    r1 += r5
-    if r4 s>= r5 goto a
-    out: r0 = 0
-    exit";
 
 #[test]
 fn distances_to_an_end_bound_a_cursor() {

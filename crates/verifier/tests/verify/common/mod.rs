@@ -310,6 +310,28 @@ pub(crate) struct Pair<'a> {
     pub(crate) accepted: &'a str,
 }
 
+/// Attributes behind a header that contains their total length: the program tests `end - p >= 4` instead of `p + 4 <=
+/// end`.
+pub(crate) const ATTRIBUTES: &str = ";raw
+    if r2 < 20 goto out
+    r4 = *(u16 *)(r1 + 2)
+    r2 += -20
+    if r2 < r4 goto out
+    r1 += 20
+    r3 = r1
+    r3 += r4
+    a: r4 = r3
+    r4 -= r1
+    if r4 s< 4 goto out
+    r5 = *(u16 *)(r1 + 2)
+    r1 += 4
+    r4 = r3
+    r4 -= r1
+    r1 += r5
+    if r4 s>= r5 goto a
+    out: r0 = 0
+    exit";
+
 /// The pairs of `pairs.txt`.
 pub(crate) fn pairs() -> Vec<Pair<'static>> {
     include_str!("../../pairs.txt")
