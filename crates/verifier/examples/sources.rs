@@ -1,9 +1,10 @@
 //! Verdict and time of each program of C sources, by compiler, instruction set and optimisation level.
 //!
 //! `cargo run --release -p bpf-verifier --example sources [--with COMPILER]... [--cpu CPU]... [--level LEVEL]...
-//! [--log] [--way WAY] [PATH]...`. A path is a C file or a folder of C files; the default is `cases/c`, its `service`
+//! [--log] [--prove] [--way WAY] [PATH]...`. A path is a C file or a folder of C files; the default is `cases/c`, its `service`
 //! and reports 20 to 22. `COMPILER` is a command. The defaults are clang-19, v2 to v4, -O1, -O2 and -Os; bpf-gcc takes
-//! the level and no `-target`. `--log` prints each walk; `--way` walks by one way of the portfolio alone (`ways.rs`).
+//! the level and no `-target`. `--log` prints each walk; `--prove` looks for a certificate instead,
+//! and says what each strategy could not prove; `--way` walks by one way of the portfolio alone (`ways.rs`).
 //! The output has one line for each program and setting, sorted, with the verdict first and the time last, so that two
 //! tables can be compared (`cut -f1-5`). A time is that of the verifier alone: the least of five for an accepted
 //! program, a single one for a refused program.
@@ -11,31 +12,15 @@
 #[path = "../tests/verify/objects.rs"]
 mod objects;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use objects::{Verdict, parse, verdict_by};
+use bpf_verifier::certify::certify_within;
+use objects::{Verdict, compile, parse, verdict_by, with_env};
 
 const TIMES: usize = 5;
-
-/// Compiles a source for one setting; `None` if the compiler refuses it.
-fn compile(source: &Path, with: &str, cpu: &str, level: &str) -> Option<PathBuf> {
-    let stem = source.file_stem()?.to_str()?;
-    let command = Path::new(with).file_name()?.to_str()?;
-    let out = std::env::temp_dir().join(format!("sources-{}-{stem}-{command}-{cpu}{level}.o", std::process::id()));
-    let mut compile = Command::new(with);
-    compile.args([level, "-g", &format!("-mcpu={cpu}"), "-w", "-D__x86_64__"]);
-    if !command.contains("gcc") {
-        compile.args(["-target", "bpf"]);
-    }
-    if let Some(folder) = source.parent() {
-        compile.arg("-I").arg(folder.join("include"));
-    }
-    compile.args(["-I/usr/include/x86_64-linux-gnu", "-I/usr/include", "-c"]).arg(source).arg("-o").arg(&out);
-    compile.stdout(Stdio::null()).stderr(Stdio::null());
-    compile.status().is_ok_and(|status| status.success()).then_some(out)
-}
+/// Fuel for each walk of a search for a certificate.
+const FUEL: u64 = 1 << 17;
 
 /// The verdict in words, and the time that it took.
 fn judge(object: &bpf_object::Object, program: &bpf_object::Program, way: Option<&str>) -> (String, Duration) {
@@ -54,9 +39,20 @@ fn judge(object: &bpf_object::Object, program: &bpf_object::Program, way: Option
     ("accepted".into(), least)
 }
 
+/// Whether a certificate is found, and the time of the search.
+fn proven(object: &bpf_object::Object, program: &bpf_object::Program) -> (String, Duration) {
+    let start = std::time::Instant::now();
+    let said = match with_env(object, program, |code, env| certify_within(&code, env, FUEL)) {
+        Ok(Ok(_)) => "accepted".to_owned(),
+        Ok(Err(why)) => format!("unproven: {why}"),
+        Err(why) => format!("unlinked: {why}"),
+    };
+    (said, start.elapsed())
+}
+
 fn main() {
     let (mut withs, mut cpus, mut levels, mut paths) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let (mut log, mut way) = (false, None);
+    let (mut log, mut prove, mut way) = (false, false, None);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let list = match arg.as_str() {
@@ -69,6 +65,10 @@ fn main() {
             }
             "--log" => {
                 log = true;
+                continue;
+            }
+            "--prove" => {
+                prove = true;
                 continue;
             }
             _ => {
@@ -125,7 +125,10 @@ fn main() {
                             Verdict::Unlinked(why) => println!("{why}"),
                         }
                     }
-                    let (said, took) = judge(&object, program, way.as_deref());
+                    let (said, took) = match prove {
+                        true => proven(&object, program),
+                        false => judge(&object, program, way.as_deref()),
+                    };
                     all += 1;
                     accepted += usize::from(said == "accepted");
                     times.push(took);

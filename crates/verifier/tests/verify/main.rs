@@ -7,7 +7,7 @@
 //! | `soundness`, `loops_oracle`, `loops_faults`, `assumptions`, `kernel` | generated programs (`border`), run, or before the kernel's verifier |
 //! | `lengths`, `constants`, `needed`, `paths`, `rests_on` | pruning against naive twins, and attacks on it |
 //! | `relations`, `searches`, `products`, `quotients`, `pincers`, `habits`, `straight` | conclusions against naive twins, and attacks on them |
-//! | `loops`, `precision`, `samples` | compiled programs: the folders beside this one, and samples from elsewhere |
+//! | `loops`, `precision`, `samples`, `sources` | compiled programs: the folders beside this one, and samples and C from elsewhere |
 //! | `facts`, `hybrid` | results for the optimiser and for run time |
 //! | `environment`, `hostile` | bad environments, programs that want endless work |
 
@@ -47,6 +47,7 @@ mod rests_on;
 mod samples;
 mod searches;
 mod soundness;
+mod sources;
 mod stale;
 mod straight;
 mod yields;

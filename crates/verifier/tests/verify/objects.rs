@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "the test and the example use different parts")]
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bpf_isa::Program;
@@ -249,4 +250,22 @@ pub(crate) fn objects(folder: &str) -> Option<PathBuf> {
 pub(crate) fn parse(path: &Path) -> Result<Object, String> {
     let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
     Object::parse(&bytes).map_err(|e| e.to_string())
+}
+
+/// Compiles a source for one setting; `None` if the compiler refuses it.
+pub(crate) fn compile(source: &Path, with: &str, cpu: &str, level: &str) -> Option<PathBuf> {
+    let stem = source.file_stem()?.to_str()?;
+    let command = Path::new(with).file_name()?.to_str()?;
+    let out = std::env::temp_dir().join(format!("sources-{}-{stem}-{command}-{cpu}{level}.o", std::process::id()));
+    let mut compile = Command::new(with);
+    compile.args([level, "-g", &format!("-mcpu={cpu}"), "-w", "-D__x86_64__"]);
+    if !command.contains("gcc") {
+        compile.args(["-target", "bpf"]);
+    }
+    if let Some(folder) = source.parent() {
+        compile.arg("-I").arg(folder.join("include"));
+    }
+    compile.args(["-I/usr/include/x86_64-linux-gnu", "-I/usr/include", "-c"]).arg(source).arg("-o").arg(&out);
+    compile.stdout(Stdio::null()).stderr(Stdio::null());
+    compile.status().is_ok_and(|status| status.success()).then_some(out)
 }
