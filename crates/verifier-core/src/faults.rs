@@ -18,7 +18,7 @@ mod with {
         SignedIsUnsigned,
         /// The bounds of a comparison of low halves are applied to the whole.
         HalfIsWhole,
-        /// The bound of a remainder is one too large: it includes the divisor.
+        /// The upper bound of a remainder is one too small.
         RemainderTooSmall,
         /// A pointer to an element of a hash, or to a per-CPU value, survives a sleep.
         SleepKeepsElements,

@@ -391,7 +391,7 @@ mod with {
         SignedIsUnsigned,
         /// A comparison of lower halves bounds the whole.
         HalfIsWhole,
-        /// A remainder may be its divisor.
+        /// The upper bound of a remainder is one too small.
         RemainderTooSmall,
         /// A loop is taken to end if anything is bounded in it, even if it was created in the round.
         AnyEdgeEnds,

@@ -13,6 +13,9 @@ mod loop_programs;
 #[allow(dead_code, reason = "another binary uses the rest")]
 #[path = "verify/mutants.rs"]
 mod mutants;
+#[cfg(feature = "faults")]
+#[path = "certify/promise.rs"]
+mod promise;
 #[path = "certify/sleeping.rs"]
 mod sleeping;
 #[path = "verify/watched.rs"]

@@ -179,6 +179,19 @@ fn a_kept_point_outside_of_sections_covers_no_state_inside() {
     });
 }
 
+/// The faults that the tests of this file find beside those of the rules.
+#[cfg(feature = "faults")]
+pub(super) const FOUND: &[bpf_verifier_core::faults::Fault] = {
+    use bpf_verifier_core::faults::Fault;
+    &[Fault::SectionsUncompared, Fault::YieldsOnOneWay, Fault::StartOutlastsSleep, Fault::CalleeNeverSleeps]
+};
+
+/// The faults that let a certificate prove the twin of a rule.
+#[cfg(feature = "faults")]
+pub(super) fn of_rules() -> impl Iterator<Item = bpf_verifier_core::faults::Fault> {
+    rules().into_iter().filter_map(|rule| rule.fault)
+}
+
 #[cfg(feature = "faults")]
 #[test]
 fn each_fault_in_sleeping_lets_an_unsafe_twin_be_proven_and_its_runs_show_it() {

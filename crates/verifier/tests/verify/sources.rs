@@ -9,8 +9,8 @@ use bpf_testkit::{cases::shared, skipped};
 
 use crate::objects::{Verdict, compile, parse, verdict};
 
-/// Sources, or one program of a source, that are refused with some compiler setting. They are not verified here, because
-/// a refusal takes seconds.
+/// Sources, or one program of a source, that are refused with some compiler setting. They are not verified here,
+/// because a refusal takes seconds.
 const REFUSED: [&str; 7] = [
     "11_longest_word",
     "23_lz_copy",
