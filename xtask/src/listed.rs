@@ -10,7 +10,7 @@ use anyhow::Context;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
+    path::{Path, PathBuf},
 };
 use syn::{Attribute, ImplItem, Item, ReceiverKind, Visibility};
 
@@ -57,16 +57,24 @@ pub(crate) fn check() -> anyhow::Result<Vec<String>> {
     Ok(broken)
 }
 
-/// Public enums of errors and their variants, of all crates with a reviewed interface.
-fn errors_of_shipped_crates(root: &Path) -> anyhow::Result<BTreeMap<String, BTreeSet<String>>> {
-    let mut found = BTreeMap::new();
+/// The crates with a reviewed interface, and the folders of their sources.
+pub(crate) fn reviewed(root: &Path) -> anyhow::Result<Vec<(String, PathBuf)>> {
+    let mut found = Vec::new();
     for entry in fs::read_dir(root.join("crates"))? {
         let folder = entry?.file_name().to_string_lossy().into_owned();
         let package = if folder.starts_with("bpf-") { folder.clone() } else { format!("bpf-{folder}") };
-        if !root.join("xtask/api").join(format!("{package}.txt")).is_file() {
-            continue;
+        if root.join("xtask/api").join(format!("{package}.txt")).is_file() {
+            found.push((package, root.join("crates").join(&folder).join("src")));
         }
-        let sources = root.join("crates").join(&folder).join("src");
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Public enums of errors and their variants, of all crates with a reviewed interface.
+fn errors_of_shipped_crates(root: &Path) -> anyhow::Result<BTreeMap<String, BTreeSet<String>>> {
+    let mut found = BTreeMap::new();
+    for (package, sources) in reviewed(root)? {
         for path in shell::files(&sources)? {
             let text = fs::read_to_string(sources.join(&path))?;
             if path.extension().is_some_and(|extension| extension == "rs") && text.contains("pub enum ") {
@@ -98,7 +106,7 @@ fn errors(package: &str, text: &str) -> anyhow::Result<Vec<(String, BTreeSet<Str
 }
 
 /// Whether an item derives `thiserror::Error`.
-fn derives_error(attributes: &[Attribute]) -> bool {
+pub(crate) fn derives_error(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let mut found = false;
         let derive = attribute.path().is_ident("derive").then(|| {

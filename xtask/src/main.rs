@@ -11,6 +11,7 @@ mod bench_wasm;
 mod blocks;
 mod book;
 mod capture;
+mod causes;
 mod check;
 mod commands;
 mod dependencies;

@@ -18,6 +18,7 @@
 //! * Tables of figures in the book have a date, a machine and a command (`figures`).
 //! * Blocks of code in the book are compiled by tests, and it explains each message of the verifier (`blocks`).
 //! * Pages that list all errors, settings or fields of the hidden argument list all of them (`listed`).
+//! * An error has its cause in its text, and returns none from `source()` (`causes`).
 //! * Paths in documents lead to files, and each promise of SECURITY.md has its tests (`docs`).
 //! * The verifier's core is no longer than it may be, and each of its rules has its justification (`trusted`).
 //! * The pictures of the documents agree with their data (`pictures`).
@@ -34,7 +35,7 @@
 //! Dependencies come from `cargo metadata` and matches from the syntax tree, not from patterns over text.
 
 use crate::{
-    api, blocks, commands, docs, figures, form, layers, links, listed, locks, pictures, prose, publish,
+    api, blocks, causes, commands, docs, figures, form, layers, links, listed, locks, pictures, prose, publish,
     shell::{self, files},
     tables, trusted,
 };
@@ -250,6 +251,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
     broken.extend(links::check()?);
     broken.extend(blocks::check()?);
     broken.extend(listed::check()?);
+    broken.extend(causes::check()?);
     broken.extend(tables::check()?);
     broken.extend(api::check()?);
     broken.extend(pictures::check()?);

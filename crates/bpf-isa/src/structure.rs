@@ -210,11 +210,4 @@ impl From<DecodeError> for ValidateError {
     }
 }
 
-impl core::error::Error for ValidateError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match &self.kind {
-            ValidateErrorKind::Decode(error) => Some(error),
-            _ => None,
-        }
-    }
-}
+impl core::error::Error for ValidateError {}

@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             Ok(()) => passed += 1,
             Err(why) => {
                 failed += 1;
-                line!("{}: {}", case.name, out::explain(&why))?;
+                line!("{}: {why:#}", case.name)?;
             }
         }
     }

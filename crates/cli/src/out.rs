@@ -144,23 +144,11 @@ pub(crate) fn failure(error: &anyhow::Error, in_json: bool) {
         Some(write) if write.is_closed() => return,
         // An output that failed for the report will fail for the error too.
         Some(_) => false,
-        None => in_json && json(&Failure { error: explain(error) }).is_ok() && finish().is_ok(),
+        None => in_json && json(&Failure { error: format!("{error:#}") }).is_ok() && finish().is_ok(),
     };
     if !written {
         let style = Look::Bad.style();
         // A failure cannot be reported, as in `message`.
-        let _ = writeln!(anstream::stderr(), "{style}bpf:{style:#} {}", ShownLines(explain(error)));
+        let _ = writeln!(anstream::stderr(), "{style}bpf:{style:#} {}", ShownLines(format_args!("{error:#}")));
     }
-}
-
-/// Returns the error and its causes, without causes that its own message contains.
-pub(crate) fn explain(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.contains(&cause) {
-            text.push_str(": ");
-            text.push_str(&cause);
-        }
-    }
-    text
 }

@@ -54,8 +54,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             Ok(Counted::Nothing) => {}
             Err(why) => {
                 failed += 1;
-                let (file, why) = (args.file.display(), out::explain(&why));
-                text!("{file}:{}: {}: {why}", number + 1, Shown(line.trim()))?;
+                let file = args.file.display();
+                text!("{file}:{}: {}: {why:#}", number + 1, Shown(line.trim()))?;
             }
         }
     }

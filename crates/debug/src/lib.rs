@@ -48,7 +48,7 @@ pub enum Error {
         /// The file's path.
         path: PathBuf,
         /// The operating system's error.
-        source: std::io::Error,
+        r#source: std::io::Error,
     },
     /// perf finds a jitdump by an executable mapping of it, and the system refused that mapping (for example on a
     /// file system mounted `noexec`).
@@ -57,7 +57,7 @@ pub enum Error {
         /// The file's path.
         path: PathBuf,
         /// The operating system's error.
-        source: std::io::Error,
+        r#source: std::io::Error,
     },
     /// A requested tool is not part of this build.
     #[error("built without the feature `tools` (of bpf-runtime: `debug`), which unwinders, perf and GDB need")]

@@ -218,7 +218,13 @@ pub enum DetachError {
     NotAttached,
     /// The image could not be rebuilt.
     #[error("rebuilding the image failed: {0}")]
-    Image(#[from] Error),
+    Image(Error),
+}
+
+impl From<Error> for DetachError {
+    fn from(error: Error) -> DetachError {
+        DetachError::Image(error)
+    }
 }
 
 /// A compare tree over reference-counted entries.

@@ -12,7 +12,7 @@ use bpf_isa::{DecodeError, InsnIdx};
 pub enum ObjectError {
     /// The file is not an ELF relocatable for BPF, or its headers are broken.
     #[error("not a loadable BPF object: {0}")]
-    Elf(#[from] ElfError),
+    Elf(ElfError),
     /// A section as a whole is wrong.
     #[error("section `{section}`: {problem}")]
     Section {
@@ -79,7 +79,7 @@ pub enum ObjectError {
         /// The function's first slot in the section; `source` counts from it.
         start: u32,
         /// The instruction, relative to the function, and the reason.
-        source: DecodeError,
+        r#source: DecodeError,
     },
     /// A call or function address inside the object has no valid target.
     #[error("section `{section}`, function `{function}`, instruction {insn}: {problem}")]
@@ -147,6 +147,12 @@ pub enum ObjectError {
     /// A bug of this crate; please report it.
     #[error("internal error in the object loader: {0}")]
     Internal(&'static str),
+}
+
+impl From<ElfError> for ObjectError {
+    fn from(error: ElfError) -> ObjectError {
+        ObjectError::Elf(error)
+    }
 }
 
 /// The kinds of errors in the ELF container.

@@ -121,10 +121,22 @@ pub enum Error {
     Sys(#[from] SysError),
     /// New code could not be made visible to all CPUs: the core barrier failed.
     #[error("publishing code: {0}")]
-    CoreBarrier(#[from] CoreBarrierError),
+    CoreBarrier(CoreBarrierError),
     /// New code could not be made visible to all CPUs: without a core barrier that needs a grace period.
     #[error("publishing code: {0}")]
-    Wait(#[from] WaitError),
+    Wait(WaitError),
+}
+
+impl From<CoreBarrierError> for Error {
+    fn from(error: CoreBarrierError) -> Error {
+        Error::CoreBarrier(error)
+    }
+}
+
+impl From<WaitError> for Error {
+    fn from(error: WaitError) -> Error {
+        Error::Wait(error)
+    }
 }
 
 /// Converts a number of chunks, packs or extents, which fits into 32 bits: an arena lies within the reach of a near

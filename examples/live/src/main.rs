@@ -8,7 +8,7 @@
 
 mod edge;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use bpf_runtime::{Config, Engine, Hook, HookPolicy, Instance, Linker, MapSet, Object, Program, net::Xdp};
 use clap::Parser;
 use edge::{Edge, XDP_PASS};
@@ -89,8 +89,7 @@ impl Loaded {
     fn load(engine: &Engine, file: &Path, name: Option<&str>, older: Option<&Loaded>) -> anyhow::Result<Loaded> {
         let path = file.display();
         let bytes = std::fs::read(file).with_context(|| path.to_string())?;
-        // The messages of these errors contain their causes, which `{:#}` would write once more.
-        let object = Object::parse(&bytes).map_err(|error| anyhow!("{path}: {error}"))?;
+        let object = Object::parse(&bytes).with_context(|| path.to_string())?;
         let mut maps = MapSet::for_object(engine, &object)?;
         for map in older.into_iter().flat_map(|older| older.instance.maps()) {
             // Constants and variables begin as the new object has them.
@@ -98,7 +97,7 @@ impl Loaded {
                 maps = maps.reuse(map.name(), map)?;
             }
         }
-        let instance = Linker::new(engine).load::<Xdp>(&object, maps).map_err(|error| anyhow!("{path}: {error}"))?;
+        let instance = Linker::new(engine).load::<Xdp>(&object, maps).with_context(|| path.to_string())?;
         let mut names = instance.programs();
         let name = match (name, names.next(), names.next()) {
             (Some(name), ..) => name.to_owned(),

@@ -47,13 +47,19 @@ pub enum DispatcherError {
     },
     /// The image could not be placed.
     #[error("executable memory: {0}")]
-    Image(#[from] bpf_prog_pack::Error),
+    Image(bpf_prog_pack::Error),
     /// There is no memory for the list of programs.
     #[error(transparent)]
     List(#[from] ListError),
     /// A run of [`Dispatcher::test_run`] ended without a result.
     #[error(transparent)]
     Run(#[from] RunError),
+}
+
+impl From<bpf_prog_pack::Error> for DispatcherError {
+    fn from(error: bpf_prog_pack::Error) -> DispatcherError {
+        DispatcherError::Image(error)
+    }
 }
 
 /// Options of a [`Dispatcher`]. The hardening of its code is the engine's ([`crate::Config::hardening`]).

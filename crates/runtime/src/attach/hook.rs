@@ -82,10 +82,16 @@ pub enum HookError {
     Verdicts,
     /// The image could not be placed.
     #[error("executable memory: {0}")]
-    Image(#[from] bpf_prog_pack::Error),
+    Image(bpf_prog_pack::Error),
     /// There is no memory for the list of programs.
     #[error(transparent)]
     List(#[from] ListError),
+}
+
+impl From<bpf_prog_pack::Error> for HookError {
+    fn from(error: bpf_prog_pack::Error) -> HookError {
+        HookError::Image(error)
+    }
 }
 
 /// Priority and verdicts of an attached program, as libxdp has them for each program of its dispatcher.

@@ -46,7 +46,7 @@ pub enum PlanError {
         /// The index of the hook, in the order in which the plan names hooks, from 0.
         hook: usize,
         /// The hook's reason for refusing the change.
-        source: HookError,
+        r#source: HookError,
     },
     /// A prog array refused to set or clear a slot.
     #[error("prog array `{array}`: {source}")]
@@ -54,7 +54,7 @@ pub enum PlanError {
         /// The name of the array.
         array: String,
         /// The prog array's reason for refusing the change.
-        source: ProgArrayError,
+        r#source: ProgArrayError,
     },
     /// The plan changes a slot twice.
     #[error("the plan names slot {index} of prog array `{array}` twice")]
@@ -87,7 +87,13 @@ pub enum PlanError {
     },
     /// A rollback must wait for runs of the new version, and this thread cannot wait.
     #[error("going back waits for the runs that are going on: {0}")]
-    Wait(#[from] WaitError),
+    Wait(WaitError),
+}
+
+impl From<WaitError> for PlanError {
+    fn from(error: WaitError) -> PlanError {
+        PlanError::Wait(error)
+    }
 }
 
 /// Changes of hooks and prog arrays that are made together, or not at all.

@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
-/// Why a host function ends the run.
+/// Why a host function ends the run. The text of [`HelperError::Failed`] is that of the function's error and of the
+/// error's causes, each once.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum HelperError {
@@ -36,7 +37,7 @@ impl HelperError {
 impl fmt::Display for HelperError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            HelperError::Failed(error) => error.fmt(f),
+            HelperError::Failed(error) => f.write_str(&with_causes(error.as_ref())),
             HelperError::Panicked(text) => write!(f, "panicked: {text}"),
             HelperError::Stopped => f.write_str("stopped in a callback"),
             HelperError::MemoryFull { full } => write!(f, "an argument: {full}"),
@@ -45,14 +46,43 @@ impl fmt::Display for HelperError {
     }
 }
 
-impl Error for HelperError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            HelperError::Failed(error) => Some(error.as_ref()),
-            HelperError::Panicked(_)
-            | HelperError::Stopped
-            | HelperError::MemoryFull { .. }
-            | HelperError::NoMemory { .. } => None,
+impl Error for HelperError {}
+
+/// Returns the text of an error, and of those of its causes whose text it does not contain.
+fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    for cause in causes.map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the quota cannot be read")]
+    struct Plain(#[source] Inner);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("no file")]
+    struct Inner;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the quota cannot be read: {0}")]
+    struct Whole(#[source] Inner);
+
+    /// Errors of hosts have causes in their text, or return them, or both.
+    #[test]
+    fn each_cause_is_printed_once() {
+        for error in [HelperError::new(Plain(Inner)), HelperError::new(Whole(Inner))] {
+            assert_eq!(error.to_string(), "the quota cannot be read: no file");
+            assert!(error.source().is_none());
         }
     }
 }

@@ -42,14 +42,27 @@ pub enum EngineError {
     },
     /// No executable memory could be mapped.
     #[error("executable memory: {0}")]
-    Memory(#[from] bpf_prog_pack::Error),
+    Memory(bpf_prog_pack::Error),
     /// The thread that samples for [`crate::Config::metrics`] could not be started.
     #[error("the thread that samples runs (`Config::metrics`): {0}")]
-    Thread(#[source] std::io::Error),
+    Thread(std::io::Error),
     /// A file or a registration of [`crate::Config::debug`] could not be set up.
     #[error("debugging: {0}")]
     #[cfg(native)]
-    Debug(#[from] bpf_debug::Error),
+    Debug(bpf_debug::Error),
+}
+
+impl From<bpf_prog_pack::Error> for EngineError {
+    fn from(error: bpf_prog_pack::Error) -> EngineError {
+        EngineError::Memory(error)
+    }
+}
+
+#[cfg(native)]
+impl From<bpf_debug::Error> for EngineError {
+    fn from(error: bpf_debug::Error) -> EngineError {
+        EngineError::Debug(error)
+    }
 }
 
 /// Why a deadline was not made.

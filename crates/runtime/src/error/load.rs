@@ -43,7 +43,7 @@ pub enum LoadError {
         /// The program.
         program: String,
         /// The instruction that is not valid, and the reason.
-        source: bpf_isa::ValidateError,
+        r#source: bpf_isa::ValidateError,
     },
     /// The bytes are not instructions.
     #[error("program `{program}`: {source}")]
@@ -51,7 +51,7 @@ pub enum LoadError {
         /// The program.
         program: String,
         /// The place of the bytes that are no instruction, and the reason.
-        source: bpf_isa::DecodeError,
+        r#source: bpf_isa::DecodeError,
     },
     /// The verifier refused it.
     #[error("program `{program}` was refused by the verifier:\n{source}")]
@@ -59,7 +59,7 @@ pub enum LoadError {
         /// The program.
         program: String,
         /// The place, the reason and the remedy.
-        source: Box<bpf_verifier::VerifyError>,
+        r#source: Box<bpf_verifier::VerifyError>,
     },
     /// The object carries no proof of the program, or one that does not hold, and the loader does not search
     /// ([`crate::verify::Proofs::Require`]).
@@ -68,7 +68,7 @@ pub enum LoadError {
         /// The program.
         program: String,
         /// The part that is missing, differs or does not hold.
-        source: bpf_verifier::ProofError,
+        r#source: bpf_verifier::ProofError,
     },
     /// The verifier gave up at [`Limits::time`](crate::verify::Limits::time), or where the system refused memory,
     /// before there was a verdict: the program may be safe.
@@ -77,7 +77,7 @@ pub enum LoadError {
         /// The program.
         program: String,
         /// The place where most of the work was done.
-        source: Box<bpf_verifier::VerifyError>,
+        r#source: Box<bpf_verifier::VerifyError>,
     },
     /// A context with pointers needs the verifier to tell which access reads one.
     #[error("program `{program}`: programs on {context} cannot be loaded without verifying them")]
@@ -97,7 +97,7 @@ pub enum LoadError {
         /// The program.
         program: String,
         /// The place, and the fields of both structures there.
-        source: Box<LayoutMismatch>,
+        r#source: Box<LayoutMismatch>,
     },
     /// The object accesses the context but has no type information of the context's structure, so the version that it
     /// was compiled against is unknown.
@@ -123,7 +123,7 @@ pub enum LoadError {
         /// The program.
         program: String,
         /// The call, and the prototypes of both sides.
-        source: Box<PrototypeMismatch>,
+        r#source: Box<PrototypeMismatch>,
     },
     /// An arena needs the verifier to tell which accesses are made in it.
     #[error("program `{program}`: programs with an arena{} cannot be loaded without verifying them", quoted(.arena))]
@@ -186,7 +186,7 @@ pub enum LoadError {
         /// The map.
         map: String,
         /// The map's error.
-        source: bpf_maps::MapError,
+        r#source: bpf_maps::MapError,
     },
     /// The programs that are loaded together exceed the limit of code. A function counts once for each program that
     /// calls it.
@@ -203,7 +203,7 @@ pub enum LoadError {
         /// The program.
         program: String,
         /// The instruction that cannot be confined, and the reason.
-        source: Box<bpf_verifier::Uncontained>,
+        r#source: Box<bpf_verifier::Uncontained>,
         /// The source line.
         line: Option<String>,
     },
@@ -287,7 +287,7 @@ pub enum LoadError {
         /// The program.
         program: String,
         /// The compiler's error.
-        source: bpf_jit::CompileError,
+        r#source: bpf_jit::CompileError,
     },
     /// The machine code could not be placed.
     #[error("program `{program}`: executable memory: {source}")]
@@ -295,7 +295,7 @@ pub enum LoadError {
         /// The program.
         program: String,
         /// The error of the allocator of executable memory.
-        source: bpf_prog_pack::Error,
+        r#source: bpf_prog_pack::Error,
     },
     /// The program may sleep, and is not verified.
     #[error("program `{program}` {what}: only a verified program may sleep")]
@@ -321,7 +321,7 @@ pub enum LoadError {
         /// The array.
         array: String,
         /// The prog array's error.
-        source: ProgArrayError,
+        r#source: ProgArrayError,
     },
     /// A bug in this library.
     #[error("internal error: {0}")]

@@ -141,7 +141,7 @@ pub enum LookupError {
         /// The prog array.
         array: String,
         /// The difference.
-        source: ProgArrayError,
+        r#source: ProgArrayError,
     },
 }
 

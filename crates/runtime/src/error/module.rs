@@ -103,5 +103,5 @@ pub enum PoolError {
     },
     /// The pool has given up an instance of which others have handles, and another one cannot be made.
     #[error("an instance for the pool: {0}")]
-    Load(#[source] Box<LoadError>),
+    Load(Box<LoadError>),
 }

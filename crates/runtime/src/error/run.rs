@@ -61,7 +61,7 @@ pub enum RunError {
     #[error("host function failed{}: {source}", place(.insn, .origin))]
     Host {
         /// The error of the function.
-        source: HelperError,
+        r#source: HelperError,
         /// The instruction, if known.
         insn: Option<InsnIdx>,
         /// In which program, if known.
@@ -112,7 +112,7 @@ pub enum RunError {
     #[error("there is no stack for a sleepable run: {source}")]
     NoStack {
         /// The error of the system.
-        source: bpf_os::SysError,
+        r#source: bpf_os::SysError,
     },
     /// The stack of one more run of a sleepable program does not fit the memory that the engine, or the account that
     /// the program was loaded for, may take.

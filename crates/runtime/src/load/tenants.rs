@@ -51,7 +51,7 @@ pub enum TenantError {
         /// Its name.
         name: String,
         /// The error of the load.
-        source: Box<LoadError>,
+        r#source: Box<LoadError>,
     },
     /// The tenant's programs were not put into their places.
     #[error(transparent)]

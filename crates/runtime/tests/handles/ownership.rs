@@ -2,8 +2,8 @@
 
 use crate::common::{Fixture, Words, fixture, fixtures};
 use bpf_runtime::{
-    Caller, Config, Dispatcher, Engine, Hook, HookPolicy, Linker, LoadError, MapSet, Mode, Object, ProgArray, Program,
-    Raw, RunError,
+    Caller, Config, Dispatcher, Engine, HelperError, Hook, HookPolicy, Linker, LoadError, MapSet, Mode, Object,
+    ProgArray, Program, Raw, RunError,
     error::ProgArrayError,
     hook::{DispatcherError, HookError},
     host::{Pinned, PinnedMap},
@@ -12,7 +12,6 @@ use bpf_runtime::{
     memory::OtherDomain,
     net::Xdp,
 };
-use std::error::Error;
 
 fn program(f: &Fixture, name: &str) -> Program<Words, u64> {
     f.load(name, "r0 = 1\nexit", &[])
@@ -142,9 +141,8 @@ fn memory_of_another_engine_is_not_returned_to_programs() {
         for id in [1001, 1002] {
             let insns = assemble(&format!("call {id}\nr0 = 0\nexit")).unwrap();
             let error = linker.loader::<Raw>().insns("p", insns).unwrap().run(&mut (), &mut []).unwrap_err();
-            let RunError::Host { source, .. } = &error else { panic!("{error}") };
-            let source = source.source().and_then(|source| source.downcast_ref::<OtherDomain>());
-            assert!(source.is_some(), "{error}");
+            let RunError::Host { source: HelperError::Failed(cause), .. } = &error else { panic!("{error}") };
+            assert!(cause.is::<OtherDomain>(), "{error}");
         }
     }
 }

@@ -228,7 +228,7 @@ fn runs_may_be_nested_up_to_the_limit() {
         while let Some(error) = source {
             refused |= matches!(error.downcast_ref(), Some(RunError::TooDeep { limit: 5 }));
             source = match error.downcast_ref() {
-                Some(RunError::Host { source, .. }) => Some(source),
+                Some(RunError::Host { source: HelperError::Failed(cause), .. }) => Some(cause.as_ref()),
                 _ => error.source(),
             };
         }

@@ -38,7 +38,13 @@ pub enum ProofError {
     },
     /// The check does not accept the proof.
     #[error("the proof does not hold {0}")]
-    NotProven(#[from] Refusal),
+    NotProven(Refusal),
+}
+
+impl From<Refusal> for ProofError {
+    fn from(error: Refusal) -> ProofError {
+        ProofError::NotProven(error)
+    }
 }
 
 /// A strategy of the search for certificates.
