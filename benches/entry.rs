@@ -156,10 +156,7 @@ fn main() {
 /// Measures the cost of counting runs (`Config::metrics`).
 fn counted() -> Table {
     let loads = [("no", false), ("yes", true)].map(|(counted, metrics)| {
-        let config = || {
-            let config = Config::new().metrics(metrics);
-            config
-        };
+        let config = || Config::new().metrics(metrics);
         (counted, load(config(), EMPTY), load(config(), COULD_ASK))
     });
     let mut names = Vec::new();

@@ -211,6 +211,29 @@ fn contained_programs_count_a_budget() {
 }
 
 #[test]
+fn a_load_turns_off_what_its_engine_turns_on() {
+    let linker = Linker::<()>::new(&Engine::new(Config::new().contained(true).hybrid_budget(50)).unwrap());
+    let insns = assemble("r0 = 0\nr0 += 1\nif r0 < 100 goto -2\nexit").unwrap();
+    let load = |contained| linker.loader::<Raw>().contained(contained).insns("rounds", insns.clone()).unwrap();
+    assert!(matches!(load(true).run(&mut (), &mut []), Err(RunError::Budget { .. })));
+    assert_eq!(load(false).run(&mut (), &mut []).unwrap(), 100);
+}
+
+/// `false` leaves a program to the verifier again, unless another way to load it was turned on.
+#[test]
+fn switches_of_trust_turn_off_themselves_only() {
+    let linker = Linker::<()>::new(&engine());
+    let unproven = || assemble("r2 = *(u8 *)(r1 + 0)\nr1 += r2\nr0 = *(u8 *)(r1 + 0)\nexit").unwrap();
+    let loader = || linker.loader::<Raw>();
+    for refused in [loader().hybrid(false), loader().hybrid(true).hybrid(false), loader().interpreted(false)] {
+        assert!(matches!(refused.insns("unproven", unproven()), Err(LoadError::Verifier { .. })));
+    }
+    for accepted in [loader().hybrid(true).interpreted(false), loader().interpreted(true).hybrid(false)] {
+        assert_eq!(accepted.insns("unproven", unproven()).unwrap().run(&mut (), &mut [2, 0, 7]).unwrap(), 7);
+    }
+}
+
+#[test]
 fn contradictory_settings_are_an_error() {
     let config = Config::new().contained(true).opt_level(OptLevel::None);
     assert!(matches!(Engine::new(config), Err(EngineError::Contradiction { .. })));

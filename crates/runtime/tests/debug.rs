@@ -20,8 +20,7 @@ mod shapes {
     use bpf_runtime::{Config, code::Hardening};
 
     pub(crate) fn config() -> Config {
-        let config = Config::new().debug(|debug| debug.unwind(true));
-        config
+        Config::new().debug(|debug| debug.unwind(true))
     }
 
     /// Configurations by name.

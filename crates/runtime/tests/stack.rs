@@ -67,8 +67,7 @@ fn with_stack<F: FnOnce() -> R + Send, R: Send>(kib: usize, f: F) -> R {
 }
 
 fn large_frames(mode: Execution) -> Config {
-    let config = config(mode).frame_bytes(30_000);
-    config
+    config(mode).frame_bytes(30_000)
 }
 
 /// `levels` functions that call each other, each with a frame of about `bytes`.

@@ -273,15 +273,14 @@ impl Options {
     }
 
     fn config(&self, mode: Mode) -> Config {
-        let config = Config::new()
+        Config::new()
             .mode(mode)
             .opt_level(self.opt_level)
             .skip_passes(self.skip)
             .alloc(self.alloc)
             .features(self.features)
             .hardening(|_| self.hardening)
-            .save_all(self.save_all);
-        config
+            .save_all(self.save_all)
     }
 
     fn compile(&self) -> CompileOptions {

@@ -18,8 +18,7 @@ pub(crate) fn modes() -> Vec<Execution> {
 
 /// The configuration of this way.
 pub(crate) fn config(way: Execution) -> Config {
-    let config = Config::new().mode(way.mode).opt_level(way.opt_level);
-    config
+    Config::new().mode(way.mode).opt_level(way.opt_level)
 }
 
 /// An engine of this way, configured otherwise by `adjust`.
