@@ -25,8 +25,8 @@ use syn::{Item, UseTree, punctuated::Punctuated, spanned::Spanned, visit::Visit}
 const LAYERS: &[(&str, &[&str])] = &[(
     "runtime",
     &[
-        "num", "faults", "error", "context", "oracle", "abi", "engine", "call", "program", "exec", "handle", "attach",
-        "load",
+        "num", "faults", "error", "context", "oracle", "abi", "engine", "call", "program", "exec", "handle", "record",
+        "attach", "load",
     ],
 )];
 

@@ -97,6 +97,33 @@ impl<'a> Machine<'a> {
         Some(bytes)
     }
 
+    /// The address of the stack of each frame that the run has entered so far, the outermost first: see
+    /// [`Memory::place_frames`].
+    pub fn frame_starts(&self) -> Vec<u64> {
+        self.memory.frame_starts().collect()
+    }
+
+    /// Reads the run's own memory: its stacks and what [`Memory`] was given, not what the host adds. Returns whether
+    /// all of the bytes are there.
+    pub fn peek(&self, addr: u64, bytes: &mut [u8]) -> bool {
+        let Some(place) = self.memory.find(addr, bytes.len(), false) else { return false };
+        place.copy_out(bytes);
+        true
+    }
+
+    /// Writes to the run's own memory, for a host that repeats a run. Returns whether the program may write all of the
+    /// bytes.
+    pub fn poke(&mut self, addr: u64, bytes: &[u8]) -> bool {
+        let Some(place) = self.memory.find(addr, bytes.len(), true) else { return false };
+        place.copy_in(bytes);
+        true
+    }
+
+    /// Address and length of each part of the run's own memory that may be written.
+    pub fn writable(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.memory.writable()
+    }
+
     /// Counts a taken back-edge or a call.
     #[inline]
     pub(crate) fn tick(&mut self) -> Result<(), StopKind> {
@@ -221,6 +248,11 @@ impl<'a, C> Caller<'_, 'a, C> {
     /// Says where LD_ABS and LD_IND find the packet from here on ([`Memory::set_packet`]): a helper has moved it.
     pub fn set_packet(&mut self, addr: u64, len: u64) {
         self.machine.memory.set_packet(addr, len);
+    }
+
+    /// The machine that runs the program, for hosts that write its memory ([`Machine::poke`]).
+    pub fn machine_mut(&mut self) -> &mut Machine<'a> {
+        self.machine
     }
 
     /// A [`Stop`] at the call.

@@ -13,6 +13,8 @@
 //!   atomically, relaxed unless the instruction requires more, because other threads may use map values at the same
 //!   time. An unaligned access is one atomic access per byte, so it can tear, as on hardware.
 //! - Programs return pointers as integers, so the provenance of every region is exposed when it is given.
+//! - The address of a region in the program need not be the address of its bytes ([`Memory::add_writable_at`]): a
+//!   lookup compares the program's addresses, and a place has the address of the bytes.
 
 use crate::alu::low;
 use core::marker::PhantomData;
@@ -26,18 +28,31 @@ pub const DEFAULT_STACK_BYTES: usize = 512;
 /// A region of memory given to a run.
 #[derive(Clone, Copy, Debug)]
 struct Region {
+    /// The address of its first byte in the program.
     start: u64,
     len: u64,
     /// Whether it was given as `&[u8]`.
     frozen: bool,
+    /// The distance from an address in the program to that of the byte; it wraps round.
+    shift: u64,
 }
 
 impl Region {
+    /// The region of `len` bytes at `real`, which the program knows at `start`.
+    fn at(start: u64, real: u64, len: u64, frozen: bool) -> Region {
+        Region { start, len, frozen, shift: real.wrapping_sub(start) }
+    }
+
     fn contains(&self, addr: u64, len: u64) -> bool {
         let offset = addr.wrapping_sub(self.start);
         offset <= self.len && len <= self.len - offset
     }
 }
+
+/// The address of the first frame that [`Memory::place_frames`] gives no other, and the distance to the next. No
+/// machine has memory at these addresses.
+const PLACED_FRAMES: u64 = 0x7ff0_0000_0000_0000;
+const PLACED_FRAME: u64 = 1 << 32;
 
 /// The memory of one run, except memory that the host grants through [`crate::Env::region`].
 ///
@@ -52,6 +67,8 @@ pub struct Memory<'a> {
     /// The value of every byte of a stack when it is entered.
     fill: u8,
     packet: (u64, u64),
+    /// The addresses of the frames in the program, if they are not those of their bytes.
+    frame_places: Option<Vec<u64>>,
     given: PhantomData<&'a mut [u8]>,
 }
 
@@ -65,6 +82,7 @@ impl<'a> Memory<'a> {
             frame_bytes: DEFAULT_STACK_BYTES,
             fill: 0,
             packet: (0, 0),
+            frame_places: None,
             given: PhantomData,
         }
     }
@@ -72,15 +90,34 @@ impl<'a> Memory<'a> {
     /// Lets the program read these bytes. Returns their address.
     pub fn add_read_only(&mut self, bytes: &'a [u8]) -> u64 {
         let start = bytes.as_ptr().expose_provenance() as u64;
-        self.regions.push(Region { start, len: bytes.len() as u64, frozen: true });
+        self.add_read_only_at(bytes, start);
         start
     }
 
     /// Lets the program read and write these bytes. Returns their address.
     pub fn add_writable(&mut self, bytes: &'a mut [u8]) -> u64 {
         let start = bytes.as_mut_ptr().expose_provenance() as u64;
-        self.regions.push(Region { start, len: bytes.len() as u64, frozen: false });
+        self.add_writable_at(bytes, start);
         start
+    }
+
+    /// Lets the program read these bytes at the address `start`: for runs that are repeated, whose memory lay
+    /// elsewhere. Regions of one memory must not overlap in the program; the first one found is accessed.
+    pub fn add_read_only_at(&mut self, bytes: &'a [u8], start: u64) {
+        let real = bytes.as_ptr().expose_provenance() as u64;
+        self.regions.push(Region::at(start, real, bytes.len() as u64, true));
+    }
+
+    /// Lets the program read and write these bytes at the address `start`, as [`Memory::add_read_only_at`].
+    pub fn add_writable_at(&mut self, bytes: &'a mut [u8], start: u64) {
+        let real = bytes.as_mut_ptr().expose_provenance() as u64;
+        self.regions.push(Region::at(start, real, bytes.len() as u64, false));
+    }
+
+    /// Sets the addresses of the stacks of frames in the program, the outermost first. Further frames lie where no
+    /// machine has memory. For frames that are not entered yet.
+    pub fn place_frames(&mut self, starts: Vec<u64>) {
+        self.frame_places = Some(starts);
     }
 
     /// Sets the packet that LD_ABS and LD_IND read. Its bytes must be added as well: this alone does not make them
@@ -127,7 +164,11 @@ impl<'a> Memory<'a> {
         match self.frames.get(self.live) {
             Some(frame) => frame.clear(self.fill),
             None => {
-                let frame = Frame::new(self.frame_bytes);
+                let mut frame = Frame::new(self.frame_bytes);
+                if let Some(places) = &self.frame_places {
+                    let free = PLACED_FRAMES + PLACED_FRAME * self.live as u64;
+                    frame.start = places.get(self.live).copied().unwrap_or(free);
+                }
                 if self.fill != 0 {
                     frame.clear(self.fill);
                 }
@@ -155,14 +196,28 @@ impl<'a> Memory<'a> {
         Some((region.start, native(region.len)))
     }
 
+    /// The address of the stack of each frame that the run has entered so far, the outermost first.
+    pub(crate) fn frame_starts(&self) -> impl Iterator<Item = u64> {
+        self.frames.iter().map(|frame| frame.start)
+    }
+
+    /// Address and length of each part that the program or a function of the host may write.
+    pub(crate) fn writable(&self) -> impl Iterator<Item = (u64, u64)> {
+        let frames = self.frames[..self.live].iter().map(Frame::region);
+        frames
+            .chain(self.regions.iter().copied())
+            .filter(|region| !region.frozen)
+            .map(|region| (region.start, region.len))
+    }
+
     /// The place of an access, if its memory was given to the run: in a stack frame in use, innermost first, or in a
     /// region.
     #[inline]
     pub(crate) fn find<L: Extent>(&self, addr: u64, len: L, write: bool) -> Option<Place<'_, L>> {
         let frames = self.frames[..self.live].iter().rev().map(Frame::region);
         let mut regions = frames.chain(self.regions.iter().copied());
-        let frozen = regions.find(|region| region.contains(addr, len.count()))?.frozen;
-        (!(write && frozen)).then_some(Place { addr, len, frozen, memory: PhantomData })
+        let Region { frozen, shift, .. } = regions.find(|region| region.contains(addr, len.count()))?;
+        (!(write && frozen)).then_some(Place { addr: addr.wrapping_add(shift), len, frozen, memory: PhantomData })
     }
 }
 
@@ -177,17 +232,19 @@ impl Default for Memory<'_> {
 #[derive(Debug)]
 struct Frame {
     words: *mut [u64],
+    /// Its address in the program.
+    start: u64,
 }
 
 impl Frame {
     fn new(bytes: usize) -> Frame {
         let words = Box::into_raw(vec![0u64; bytes / 8].into_boxed_slice());
-        words.cast::<u64>().expose_provenance();
-        Frame { words }
+        let start = words.cast::<u64>().expose_provenance() as u64;
+        Frame { words, start }
     }
 
     fn region(&self) -> Region {
-        Region { start: self.words.cast::<u64>().addr() as u64, len: self.words.len() as u64 * 8, frozen: false }
+        Region::at(self.start, self.words.cast::<u64>().addr() as u64, self.words.len() as u64 * 8, false)
     }
 
     /// Zeroes `words` words, from `depth` words before the end.
@@ -255,7 +312,7 @@ impl<'m> HostMemory<'m> {
     /// ```
     pub fn within(memory: &'m [AtomicU8], addr: u64, len: u64) -> Option<HostMemory<'m>> {
         let start = memory.as_ptr().expose_provenance() as u64;
-        let region = Region { start, len: memory.len() as u64, frozen: false };
+        let region = Region::at(start, start, memory.len() as u64, false);
         region.contains(addr, len).then_some(HostMemory { instead: None, memory: PhantomData })
     }
 }
@@ -280,6 +337,7 @@ impl Extent for usize {
 /// The place of a permitted access: `len` bytes inside memory that the run was given.
 #[derive(Debug)]
 pub(crate) struct Place<'m, L> {
+    /// The address of the bytes.
     addr: u64,
     len: L,
     /// Whether only plain reads are allowed.

@@ -49,6 +49,7 @@ mod num;
 #[doc(hidden)]
 pub mod oracle;
 mod program;
+mod record;
 
 pub use abi::limits::{Deadline, Interrupter, RunLimits};
 pub use attach::dispatcher::Dispatcher;
@@ -180,6 +181,16 @@ pub mod net {
     pub use crate::context::sock_addr::{Sock, SockAddr, SockAddrBuff, SockAddrFields, SockBuff};
     pub use crate::context::sock_ops::{SockOps, SockOpsBuff, SockOpsFields};
     pub use crate::context::socket::{SockFields, Socket, SocketLookup, TcpFields};
+}
+
+/// Observers of single instructions, and recorded runs that another process repeats.
+pub mod observe {
+    pub use crate::error::record::{RecordError, RecordingError, RecordingMismatch, ReplayError};
+    pub use crate::exec::observed::{Observed, Observer};
+    pub use crate::record::listing::{ListedField, ListedFunction, ListedLine, Listing};
+    pub use crate::record::recorder::{RecordMode, Recorder, RecorderOptions};
+    pub use crate::record::recording::Recording;
+    pub use crate::record::replay::Replayed;
 }
 
 /// Parts of an [`Object`], and errors of its reading.

@@ -7,6 +7,7 @@ mod link;
 pub(crate) mod load;
 mod lookup;
 mod module;
+pub(crate) mod record;
 pub(crate) mod run;
 
 pub use bpf_os::SysError;

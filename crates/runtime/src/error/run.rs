@@ -102,6 +102,12 @@ pub enum RunError {
         /// The program.
         program: String,
     },
+    /// A run of machine code that does not keep its instructions was to be observed.
+    #[error("program `{program}` does not keep its instructions: load it with `Loader::recordable`")]
+    NotObserved {
+        /// The program.
+        program: String,
+    },
     /// As many runs of sleepable programs are going on as there may be.
     #[error("{limit} runs of sleepable programs are going on already (`Config::max_async_runs`)")]
     TooManyAsleep {
@@ -249,6 +255,7 @@ impl RunError {
             | RunError::TooLong { .. }
             | RunError::LowAddress { .. }
             | RunError::Sleepable { .. }
+            | RunError::NotObserved { .. }
             | RunError::Over => RunErrorKind::Misuse,
             RunError::Enter(_)
             | RunError::Signal
@@ -289,6 +296,7 @@ impl RunError {
             | RunError::LowAddress { .. }
             | RunError::Stack { .. }
             | RunError::Sleepable { .. }
+            | RunError::NotObserved { .. }
             | RunError::TooManyAsleep { .. }
             | RunError::NoStack { .. }
             | RunError::MemoryFull { .. }
@@ -316,6 +324,7 @@ impl RunError {
             | RunError::LowAddress { .. }
             | RunError::Stack { .. }
             | RunError::Sleepable { .. }
+            | RunError::NotObserved { .. }
             | RunError::TooManyAsleep { .. }
             | RunError::NoStack { .. }
             | RunError::MemoryFull { .. }

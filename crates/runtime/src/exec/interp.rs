@@ -3,18 +3,17 @@
 //! Helpers are the C functions that emitted code calls. Here their arguments come from an unverified program, so each
 //! is checked against the helper's prototype before the call: maps must be the program's, memory must be the run's.
 
+mod callbacks;
 mod given;
 
 use crate::abi::limits::Checks;
 use crate::abi::run::{Run, word};
 use crate::abi::stop::OUT_OF_BOUNDS;
-use crate::call::helpers::callbacks::{run_for_each, run_loop};
-use crate::call::helpers::dynptr::run_drain;
-use crate::call::helpers::owned::add_to_tree;
 use crate::call::spent::{Renewed, renew};
 use crate::context::Parts;
 use crate::error::{HelperError, RunError};
 use crate::exec::granted::Granted;
+use crate::exec::watch::Watch;
 use crate::program::bound::Bound;
 use crate::program::interpreted::{Interpreted, Left};
 use crate::program::loaded::Loaded;
@@ -27,8 +26,8 @@ use bpf_maps::owned::{self, graph};
 use bpf_maps::{MapDef, MapHeader, MapType};
 use bpf_uapi::legacy_load::{LegacyBase, NO_HEADER};
 use bpf_verifier::{
-    Access, ArgKind, CallbackKind, DYNPTR, Effect, Graph, HelperProto, Local, LocalUse, LockKind, MapTypes, MemArg,
-    MemSet, ObjectFrom, Ret, Section, SocketPart, TASK,
+    Access, ArgKind, DYNPTR, Effect, Graph, HelperProto, Local, LocalUse, LockKind, MapTypes, MemArg, MemSet,
+    ObjectFrom, Ret, Section, SocketPart, TASK,
 };
 use core::borrow::Borrow;
 use core::sync::atomic::AtomicU8;
@@ -53,6 +52,22 @@ pub(crate) unsafe fn run(
     run: *mut Run,
     parts: Parts,
     start: Start<'_>,
+) -> Result<u64, RunError> {
+    // SAFETY: the caller's contract.
+    unsafe { run_watched(program, what, run, parts, start, ()) }
+}
+
+/// Runs `program` as [`run`] does, and tells `watch` of it.
+///
+/// # Safety
+/// As for [`run`].
+pub(crate) unsafe fn run_watched<W: Watch>(
+    program: &Loaded,
+    what: &Interpreted,
+    run: *mut Run,
+    parts: Parts,
+    start: Start<'_>,
+    watch: W,
 ) -> Result<u64, RunError> {
     let mut memory = Memory::new();
     // SAFETY: the caller's contract.
@@ -86,7 +101,7 @@ pub(crate) unsafe fn run(
     unsafe { given::sockets(program.layout, parts) }.for_each(|socket| granted.add_socket(socket, false));
     granted.keep();
     let (locks, stashed) = (Vec::new(), Default::default());
-    let mut host = Host { run, entered: Vec::new(), granted, locks, sections: [0; 2], callbacks: 0, stashed };
+    let mut host = Host { run, entered: Vec::new(), granted, locks, sections: [0; 2], callbacks: 0, stashed, watch };
     let (mut machine, code) = (Machine::new(memory, options), Running(program, what));
     let result = match start {
         Start::Program => machine.run(&mut host, &code, [r1, parts.context_len as u64]),
@@ -96,6 +111,7 @@ pub(crate) unsafe fn run(
             machine.run_function(&mut host, &code, callback, args)
         }
     };
+    host.watch.ends(&machine);
     // SAFETY: the machine is done with the run.
     let run = unsafe { &mut *run };
     let kept = run.release();
@@ -147,7 +163,7 @@ impl Borrow<Program> for Running<'_> {
 
 /// The host side of an interpreted run.
 #[derive(Debug)]
-struct Host<'p> {
+struct Host<'p, W> {
     run: *mut Run,
     /// The programs that its tail calls entered, in order. They live as long as the outermost one's guard.
     entered: Vec<&'p Loaded>,
@@ -160,6 +176,7 @@ struct Host<'p> {
     callbacks: u32,
     /// The object, or 0, that a load from a map's value has found: others may have changed that since.
     stashed: [AtomicU8; 8],
+    watch: W,
 }
 
 /// The access to an iterator or a dynptr on the stack.
@@ -173,7 +190,7 @@ struct MapArg<'p> {
     lasts: bool,
 }
 
-impl<'p> Host<'p> {
+impl<'p, W: Watch> Host<'p, W> {
     /// The map of the calling program at this address.
     fn map(caller: &Caller<'_, '_, Running<'p>>, address: u64) -> Result<&'p MapRef, Stop> {
         let maps = &caller.code().0.bindings().maps;
@@ -404,6 +421,19 @@ impl<'p> Host<'p> {
         Ok(())
     }
 
+    #[inline(always)]
+    fn watched_call(
+        &mut self,
+        bound: &Bound,
+        args: [u64; 5],
+        caller: &mut Caller<'_, '_, Running<'p>>,
+    ) -> Result<u64, Stop> {
+        self.watch.call_begins(caller.machine());
+        let result = self.call(bound, args, caller);
+        self.watch.call_ends(caller.machine(), caller.at(), &result, bound.proto.ret == Ret::Thrown);
+        result
+    }
+
     fn call(&mut self, bound: &Bound, args: [u64; 5], caller: &mut Caller<'_, '_, Running<'p>>) -> Result<u64, Stop> {
         let map = self.check(bound, args, caller)?;
         let [r1, r2, r3, r4, r5] = args;
@@ -490,6 +520,32 @@ impl<'p> Host<'p> {
         Ok(r0)
     }
 
+    /// The value of a reference of the program's.
+    fn resolved(&mut self, code: &Running<'p>, imm: Imm64) -> Option<u64> {
+        let bindings = code.0.bindings();
+        match imm {
+            Imm64::Map(map) | Imm64::MapIdx(map) => Some(bindings.map(map)?.address()),
+            Imm64::MapValue { map, off } | Imm64::MapIdxValue { map, off } => match bindings.map(map)? {
+                MapRef::Data(map) if map.map_type() == MapType::Arena => {
+                    // The user address of the arena's memory, which is translated before an access.
+                    map.def().arena().map(|shape| shape.user + u64::from(off))
+                }
+                MapRef::Data(map) => {
+                    let header = map.header();
+                    let base = header.base as u64;
+                    let stride = u64::from(header.stride);
+                    if base != 0 {
+                        self.granted.add_array(base, stride * u64::from(header.max_entries), stride, map.def());
+                    }
+                    Some(base + u64::from(off))
+                }
+                MapRef::Progs(_) => None,
+            },
+            Imm64::Const(value) => Some(value),
+            Imm64::Var(_) | Imm64::Func(_) => None,
+        }
+    }
+
     /// Handles a load of the pointer to an object that is stashed in a map's value. The object is granted before the
     /// load, so the loaded pointer must be compared with it.
     fn load_stashed(&mut self, field: u64) -> HostMemory<'_> {
@@ -534,105 +590,6 @@ impl<'p> Host<'p> {
         self.granted.add_object(object, size.into(), lock);
     }
 
-    /// `bpf_rbtree_add_impl`, which calls a function of the program with the lock held.
-    fn add_to_tree(
-        &mut self,
-        [root, node, less, ..]: [u64; 5],
-        caller: &mut Caller<'_, '_, Running<'p>>,
-    ) -> Result<u64, Stop> {
-        let run = self.run;
-        let mut stop = None;
-        let mut call = |_: &mut Run, args: [u64; 5]| {
-            for node in &args[..2] {
-                // SAFETY: nodes of objects, the run's own and one in the tree whose lock it has.
-                let object = unsafe { graph::of_tree_node(*node) };
-                // SAFETY: an object that the run owns, or one in the tree whose lock it has, so its memory stays to the
-                // run's end.
-                unsafe { self.grant(object) };
-            }
-            caller.call(self, less, args).map_err(|error| {
-                stop = Some(error);
-                HelperError::Stopped
-            })
-        };
-        // `add_to_tree` changes the list of objects of this temporary run, which is empty, and the list of the real run
-        // is changed below, since the function that is called may use the real run.
-        // SAFETY: the run is this thread's.
-        let mut view = unsafe { (*run).view() };
-        // SAFETY: the program was verified to pass a tree whose lock it has, and the node of an object that it owns.
-        let result = unsafe { add_to_tree(&mut view, root, node, &mut call) };
-        match (result, stop) {
-            (_, Some(stop)) => Err(stop),
-            (Err(error), None) => Err(caller.fail(error)),
-            (Ok(r0), None) => {
-                // SAFETY: the node of an object that the run has owned until now.
-                let object = unsafe { graph::of_tree_node(node) };
-                // SAFETY: the run is this thread's, and the machine does not touch it.
-                let held = unsafe { &mut (*run).held };
-                // If the tree has taken the node, it owns the object. Otherwise the run has lost the object, which is
-                // released here.
-                if held.remove_object(object) && r0 != 0 {
-                    // SAFETY: the run has owned it, and it is off the list.
-                    unsafe { owned::release(object) };
-                }
-                Ok(r0)
-            }
-        }
-    }
-
-    /// The helpers that call a function of the program.
-    fn call_back(
-        &mut self,
-        kind: CallbackKind,
-        [r1, r2, r3, r4, _]: [u64; 5],
-        map: Option<MapArg<'p>>,
-        caller: &mut Caller<'_, '_, Running<'p>>,
-    ) -> Result<u64, Stop> {
-        let run = self.run;
-        let mut stop = None;
-        let mut call = |_: &mut Run, args: [u64; 5]| {
-            match (kind, map) {
-                (CallbackKind::ForEach, Some(map)) => {
-                    self.granted.add_key(args[1], map.def.key_size.into());
-                    self.granted.add_value(args[2], map.def.value_size.into(), map.def);
-                }
-                (CallbackKind::Drain, _) => self.granted.push_dynptr(args[0]),
-                (CallbackKind::ForEach, None) | (CallbackKind::Loop, _) => {}
-            }
-            self.callbacks += 1;
-            let result = caller.call(self, r2, args);
-            self.callbacks -= 1;
-            match kind {
-                CallbackKind::ForEach => self.granted.take_key(args[1]),
-                CallbackKind::Drain => self.granted.pop_dynptr(),
-                CallbackKind::Loop => {}
-            }
-            result.map_err(|error| {
-                stop = Some(error);
-                HelperError::Stopped
-            })
-        };
-        // A run of its own for the helper, because callbacks use the real one: the helpers only look at slot and
-        // engine.
-        // SAFETY: the run is this thread's.
-        let mut view = unsafe { (*run).view() };
-        let result = match (kind, map) {
-            (CallbackKind::Loop, _) => run_loop(&mut view, r1, r3, r4, &mut call),
-            // SAFETY: the map is the program's and lives.
-            (CallbackKind::ForEach, Some(_)) => unsafe { run_for_each(&mut view, r1, r3, r4, &mut call) },
-            // SAFETY: the map is the program's and lives.
-            (CallbackKind::Drain, Some(_)) => unsafe { run_drain(&mut view, r1, r3, r4, &mut call) },
-            (CallbackKind::ForEach | CallbackKind::Drain, None) => {
-                return Err(caller.fail("a helper over a map that was not given one"));
-            }
-        };
-        match (result, stop) {
-            (_, Some(stop)) => Err(stop),
-            (Ok(r0), None) => Ok(r0),
-            (Err(error), None) => Err(caller.fail(error)),
-        }
-    }
-
     /// The first address and the length of a context region, as they are now.
     fn bounds(&self, place: BoundsPlace) -> Option<(u64, u64)> {
         // SAFETY: the run is this thread's, and the machine does not touch it.
@@ -668,7 +625,7 @@ fn overlap(memory: &[(u64, u64, bool)]) -> bool {
     })
 }
 
-impl<'p> Env for Host<'p> {
+impl<'p, W: Watch> Env for Host<'p, W> {
     type Code = Running<'p>;
 
     fn header(&mut self, code: &Running<'p>, base: LegacyBase) -> Option<i64> {
@@ -715,7 +672,7 @@ impl<'p> Env for Host<'p> {
 
     fn helper(&mut self, id: u32, args: [u64; 5], caller: &mut Caller<'_, '_, Running<'p>>) -> Result<u64, Stop> {
         match caller.code().0.bindings().helper(id) {
-            Some(bound) => self.call(bound, args, caller),
+            Some(bound) => self.watched_call(bound, args, caller),
             None => Err(caller.stop(StopKind::UnknownHelper(id))),
         }
     }
@@ -727,7 +684,7 @@ impl<'p> Env for Host<'p> {
         caller: &mut Caller<'_, '_, Running<'p>>,
     ) -> Result<u64, Stop> {
         match caller.code().0.bindings().host(index) {
-            Some(bound) => self.call(bound, args, caller),
+            Some(bound) => self.watched_call(bound, args, caller),
             None => Err(caller.fail("a weak host function that does not exist was called")),
         }
     }
@@ -774,8 +731,9 @@ impl<'p> Env for Host<'p> {
     }
 
     #[inline(always)]
-    fn observe(&mut self, step: &Step<'_, Running<'p>>, _: &Machine<'_>) {
+    fn observe(&mut self, step: &Step<'_, Running<'p>>, machine: &Machine<'_>) {
         step.code.1.count(step.at);
+        self.watch.step(step.at, step.regs, &step.code.1.program, machine);
         #[cfg(feature = "oracle")]
         {
             let Running(loaded, what) = step.code;
@@ -788,6 +746,9 @@ impl<'p> Env for Host<'p> {
 
     /// The checks that the verifier left to run time.
     fn admits(&mut self, step: &Step<'_, Running<'p>>) -> bool {
+        if !self.watch.goes_on() {
+            return false;
+        }
         let Left { accesses, regions, .. } = &step.code.1.left;
         if accesses.is_empty() {
             return true;
@@ -824,28 +785,9 @@ impl<'p> Env for Host<'p> {
     }
 
     fn resolve(&mut self, code: &Running<'p>, imm: Imm64) -> Option<u64> {
-        let bindings = code.0.bindings();
-        match imm {
-            Imm64::Map(map) | Imm64::MapIdx(map) => Some(bindings.map(map)?.address()),
-            Imm64::MapValue { map, off } | Imm64::MapIdxValue { map, off } => match bindings.map(map)? {
-                MapRef::Data(map) if map.map_type() == MapType::Arena => {
-                    // The user address of the arena's memory, which is translated before an access.
-                    map.def().arena().map(|shape| shape.user + u64::from(off))
-                }
-                MapRef::Data(map) => {
-                    let header = map.header();
-                    let base = header.base as u64;
-                    let stride = u64::from(header.stride);
-                    if base != 0 {
-                        self.granted.add_array(base, stride * u64::from(header.max_entries), stride, map.def());
-                    }
-                    Some(base + u64::from(off))
-                }
-                MapRef::Progs(_) => None,
-            },
-            Imm64::Const(value) => Some(value),
-            Imm64::Var(_) | Imm64::Func(_) => None,
-        }
+        let value = self.resolved(code, imm);
+        self.watch.resolved(value);
+        value
     }
 
     /// The address of an access. An access to the arena is masked as in emitted code, so that it is inside for any
@@ -873,6 +815,7 @@ impl<'p> Env for Host<'p> {
     }
 
     fn region(&mut self, addr: u64, len: u64, write: bool) -> Option<HostMemory<'_>> {
+        self.watch.foreign(addr);
         if len == 8 && !write && self.granted.is_kptr(addr) {
             return Some(self.load_stashed(addr));
         }

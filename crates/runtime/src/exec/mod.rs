@@ -2,6 +2,10 @@
 
 pub(crate) mod asleep;
 mod granted;
+pub(crate) mod image;
 mod interp;
+pub(crate) mod log;
+pub(crate) mod observed;
 mod run;
 pub(crate) mod timers;
+pub(crate) mod watch;

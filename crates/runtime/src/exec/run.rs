@@ -7,6 +7,7 @@ use crate::abi::run::Run;
 use crate::context::Parts;
 use crate::error::RunError;
 use crate::exec::interp::{self, Start};
+use crate::exec::watch::Watch;
 use crate::program::interpreted::Interpreted;
 use crate::program::loaded::{Form, Loaded};
 use bpf_quiesce::Guard;
@@ -120,6 +121,25 @@ impl Loaded {
             unsafe { interp::run(self, what, run, parts, Start::Program) }
         })
         .map_err(Box::new)
+    }
+
+    /// Interprets it once, and tells `watch` of the run. `what` has its instructions.
+    ///
+    /// # Safety
+    /// As for [`Loaded::run`].
+    pub(crate) unsafe fn run_watched<W: Watch>(
+        &self,
+        what: &Interpreted,
+        host: *mut (),
+        parts: Parts,
+        watch: W,
+    ) -> Result<u64, RunError> {
+        let guard = self.engine.0.domain.enter_run()?;
+        let runs = &self.engine.0.runs;
+        begin::begin(runs, guard, host, parts, self.terms(), self, |run, parts| {
+            // SAFETY: the caller vouches for the parts; the run is one of this thread.
+            unsafe { interp::run_watched(self, what, run, parts, Start::Program, watch) }
+        })
     }
 
     /// Runs it as a part of `run`.

@@ -3,6 +3,7 @@
 use crate::abi::limits::RunLimits;
 use crate::context::Context;
 use crate::error::RunError;
+use crate::exec::observed::{Observer, Observing};
 use crate::exec::timers::TimerRuns;
 use crate::handle::coverage::Coverage;
 use crate::handle::kept::Kept;
@@ -143,6 +144,47 @@ impl<C: Context, H: 'static> Program<C, H> {
         let guard = self.loaded.engine.0.domain.enter_run()?;
         // SAFETY: as in `run`.
         unsafe { self.loaded.run_limited(guard, core::ptr::from_mut(host).cast(), parts, limits) }
+    }
+
+    /// Runs it once, as [`Program::run`], and shows each instruction to the observer before it is executed. If the
+    /// observer ends the run, the run fails. The program must be interpreted, or keep its instructions
+    /// ([`Loader::recordable`](crate::Loader::recordable)): it is interpreted then.
+    ///
+    /// ```
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, isa::assemble, observe::{Observed, Observer}};
+    ///
+    /// struct Count(u32);
+    /// impl Observer for Count {
+    ///     fn step(&mut self, step: &Observed<'_>) -> bool {
+    ///         self.0 += u32::from(step.regs()[0] == 0);
+    ///         true
+    ///     }
+    /// }
+    /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
+    /// let program = linker.loader::<Raw>().recordable(true).insns("seven", assemble("r0 = 7\nexit")?)?;
+    /// let mut count = Count(0);
+    /// assert_eq!(program.run_observed(&mut (), &mut [], &mut count)?, 7);
+    /// assert_eq!(count.0, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Program::run`]; and [`RunError::NotObserved`], [`RunError::Sleepable`].
+    pub fn run_observed(
+        &self,
+        host: &mut H,
+        mut data: C::Data<'_, '_>,
+        observer: &mut dyn Observer,
+    ) -> Result<u64, RunError> {
+        let Some(what) = self.loaded.instructions() else {
+            return Err(RunError::NotObserved { program: self.loaded.name.to_string() });
+        };
+        if self.loaded.is_sleepable() {
+            return Err(self.loaded.cannot_wait());
+        }
+        let parts = C::parts(&mut data);
+        // SAFETY: as in `run`.
+        unsafe { self.loaded.run_watched(what, core::ptr::from_mut(host).cast(), parts, Observing::new(observer)) }
     }
 
     /// Runs it once, as a future that gives its thread away while a host function waits

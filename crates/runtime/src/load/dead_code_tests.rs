@@ -84,6 +84,7 @@ fn code_without_what_a_run_does_not_reach_does_the_same() {
                 checks: Checks { budget: false, interrupt: false, yields: false },
                 sleepable: false,
                 sink: None,
+                recordable: None,
                 void: false,
             };
             let opt_level = OptLevel::Speed;

@@ -71,6 +71,7 @@ impl<H: 'static> Linker<H> {
             interruptible,
             sleepable: false,
             yields: false,
+            recordable: false,
             contained,
             proofs,
             interface: false,
@@ -285,6 +286,14 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// [`crate::Config::interruptible`] by default.
     pub fn interruptible(mut self, interruptible: bool) -> Self {
         self.how.interruptible = interruptible;
+        self
+    }
+
+    /// Sets whether runs of these programs can be recorded ([`Program::recorder`]). Programs in machine code then keep
+    /// their instructions, beside the same machine code as without. Interpreted programs can be recorded anyway.
+    /// `false` by default.
+    pub fn recordable(mut self, recordable: bool) -> Self {
+        self.how.recordable = recordable;
         self
     }
 

@@ -514,6 +514,7 @@ fn get_part<C: Context, H: 'static>(
         checks: Checks { budget: counts, interrupt, yields: false },
         sleepable: false,
         sink,
+        recordable: None,
         void,
     };
     Ok(Part::of(unit, Kept::Native { code: Box::new(code), shape, told: None, again: None }, used))

@@ -43,6 +43,8 @@ pub(super) struct How {
     pub(super) sleepable: bool,
     /// The programs, which may wait, yield.
     pub(super) yields: bool,
+    /// Whether programs in machine code keep their instructions, so that runs can be recorded.
+    pub(super) recordable: bool,
     /// Whether the code bounds each access once more, at run time.
     pub(super) contained: bool,
     /// Whether a load checks the proofs that objects carry.
@@ -328,6 +330,8 @@ impl<H: 'static> Loading<'_, H> {
             },
             sleepable: how.sleepable,
             sink,
+            recordable: (how.recordable && mode == Mode::Jit)
+                .then(|| Arc::new(Interpreted::new(program.clone(), facts, false))),
         };
         match mode {
             Mode::Interpreter => {

@@ -9,6 +9,7 @@ use crate::engine::metrics::Counted;
 use crate::engine::usage::Payer;
 use crate::error::LoadError;
 use crate::program::bound::Bound;
+use crate::program::interpreted::Interpreted;
 use crate::program::map_ref::MapRef;
 use crate::program::references::{Functions, Place, References};
 use bpf_isa::InsnIdx;
@@ -42,6 +43,8 @@ pub(crate) struct Bindings {
     pub(crate) counted: Option<Counted>,
     /// For a contained program: the memory that its out-of-bounds accesses are redirected to.
     pub(crate) sink: Option<Sink>,
+    /// The instructions of a program in machine code whose runs may be recorded.
+    pub(crate) recordable: Option<Arc<Interpreted>>,
 }
 
 /// Memory that receives the out-of-bounds accesses of one contained program, and no others.
@@ -63,8 +66,15 @@ impl Sink {
 }
 
 /// The bindings of a program without references.
-pub(crate) static NO_BINDINGS: Bindings =
-    Bindings { references: None, maps: Vec::new(), own: None, memory: None, counted: None, sink: None };
+pub(crate) static NO_BINDINGS: Bindings = Bindings {
+    references: None,
+    maps: Vec::new(),
+    own: None,
+    memory: None,
+    counted: None,
+    sink: None,
+    recordable: None,
+};
 
 /// The allocator of one instance's objects, made when its first program needs it.
 pub(crate) struct Pool<'a> {

@@ -258,6 +258,9 @@ impl Loaded {
         if let Some(counted) = counted.map_err(refused)? {
             bindings.get_or_insert_default().count_in(counted);
         }
+        if let Some(what) = &unit.recordable {
+            bindings.get_or_insert_default().recordable = Some(Arc::clone(what));
+        }
         let form = match ready {
             Ready::Interpreted(what) => {
                 let bytes = if shared { 0 } else { size_of_val(what.program.insns()) };
@@ -327,6 +330,11 @@ impl Loaded {
             Form::Native(_) | Form::Sleepable(_) => None,
             Form::Interpreted(interpreted) => Some(interpreted),
         }
+    }
+
+    /// Returns the instructions, where they are kept: of an interpreted program, and of one whose runs may be recorded.
+    pub(crate) fn instructions(&self) -> Option<&Interpreted> {
+        self.interpreted().or_else(|| self.bindings().recordable.as_deref())
     }
 
     /// The program that a prog array holds.

@@ -42,6 +42,8 @@ pub(crate) struct Unit {
     pub(crate) sleepable: bool,
     /// For a contained program: bytes of the memory that out-of-bounds accesses are sent to.
     pub(crate) sink: Option<usize>,
+    /// The instructions of a program in machine code whose runs may be recorded.
+    pub(crate) recordable: Option<Arc<Interpreted>>,
     /// Whether the result of a run may be anything, as it is that of a function that returns nothing.
     pub(crate) void: bool,
 }

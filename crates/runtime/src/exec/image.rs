@@ -1,0 +1,100 @@
+//! A copy of the memory that a run is given: the context, and the memory that it points to.
+
+use crate::context::{ContextLayout, Parts};
+use crate::exec::log::digest;
+use bpf_verifier::FieldKind;
+
+/// Where the memory of a context lies, by the context's layout.
+#[derive(Debug)]
+pub(crate) struct Pointers {
+    /// For each region: the places in the context of its first address and of its end, and whether programs may write
+    /// it.
+    regions: Vec<(usize, usize, bool)>,
+}
+
+impl Pointers {
+    pub(crate) fn of(layout: &ContextLayout) -> Pointers {
+        let place = |kind| {
+            let field = layout.fields.iter().find(|field| field.kind == kind)?;
+            Some(crate::num::index(field.host_offset.into()))
+        };
+        let region = |(index, region): (u8, &bpf_verifier::Region)| {
+            Some((place(FieldKind::Data(index))?, place(FieldKind::DataEnd(index))?, region.writable))
+        };
+        let regions =
+            if layout.raw { Vec::new() } else { (0..=u8::MAX).zip(&layout.regions).filter_map(region).collect() };
+        Pointers { regions }
+    }
+}
+
+/// A part of a run's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Part {
+    /// Its address in the run.
+    pub(crate) start: u64,
+    pub(crate) len: usize,
+    /// Whether programs may write it.
+    pub(crate) writable: bool,
+}
+
+/// The memory of one run before it. Reused, it allocates nothing for a context that is not longer than all before.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Image {
+    /// The context first.
+    pub(crate) parts: Vec<Part>,
+    /// The bytes of the parts, one after the other.
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Image {
+    /// Copies what a run is given.
+    ///
+    /// # Safety
+    /// `parts` must be valid for reads, and agree with the layout of `pointers`.
+    #[inline]
+    pub(crate) unsafe fn take(&mut self, pointers: &Pointers, parts: Parts) {
+        self.parts.clear();
+        self.bytes.clear();
+        // SAFETY: the caller's contract.
+        unsafe { self.add(parts.context, parts.context_len, true) };
+        if !parts.memory.is_null() {
+            // SAFETY: the caller's contract.
+            return unsafe { self.add(parts.memory, parts.memory_len, true) };
+        }
+        for &(start, end, writable) in &pointers.regions {
+            let pointer = |at: usize| Some(usize::from_ne_bytes(*self.bytes.get(at..)?.first_chunk()?));
+            // The context is the first part, so its bytes begin at 0.
+            let (Some(start), Some(end)) = (pointer(start), pointer(end)) else { continue };
+            let len = end.saturating_sub(start);
+            // SAFETY: the context's pointers are the ends of memory that is borrowed with it.
+            unsafe { self.add(core::ptr::with_exposed_provenance(start), len, writable) };
+        }
+    }
+
+    /// The digest of the memory that was copied, as it is now.
+    ///
+    /// # Safety
+    /// The memory must still be valid for reads.
+    pub(crate) unsafe fn digest_now(&self) -> u64 {
+        digest(self.parts.iter().map(|part| match part.len {
+            0 => &[][..],
+            len => {
+                let at: *const u8 = core::ptr::with_exposed_provenance(crate::num::index(part.start));
+                // SAFETY: the caller's contract; `take` has read the bytes there.
+                unsafe { core::slice::from_raw_parts(at, len) }
+            }
+        }))
+    }
+
+    /// # Safety
+    /// If `at` is not null, `len` bytes must be there, valid for reads and not written meanwhile.
+    #[inline]
+    unsafe fn add(&mut self, at: *const u8, len: usize, writable: bool) {
+        let len = if at.is_null() { 0 } else { len };
+        self.parts.push(Part { start: at.expose_provenance() as u64, len, writable });
+        if len != 0 {
+            // SAFETY: the caller's contract.
+            self.bytes.extend_from_slice(unsafe { core::slice::from_raw_parts(at, len) });
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! An interpreted run as a tool sees it: each instruction, the registers, the memory.
+
+use crate::exec::watch::Watch;
+use bpf_interp::Machine;
+use bpf_isa::{InsnIdx, Program};
+use std::fmt;
+
+/// A tool that looks at a run before each instruction: [`Program::run_observed`](crate::Program::run_observed),
+/// [`Recording::replay`](crate::observe::Recording::replay).
+pub trait Observer {
+    /// Called before each instruction. Returns whether the run goes on.
+    fn step(&mut self, step: &Observed<'_>) -> bool;
+}
+
+/// Looks at nothing.
+impl Observer for () {
+    fn step(&mut self, _: &Observed<'_>) -> bool {
+        true
+    }
+}
+
+/// A run before one of its instructions.
+pub struct Observed<'s> {
+    at: InsnIdx,
+    regs: &'s [u64; 11],
+    machine: &'s Machine<'s>,
+}
+
+impl fmt::Debug for Observed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Observed").field("at", &self.at).field("regs", &self.regs).finish_non_exhaustive()
+    }
+}
+
+impl<'s> Observed<'s> {
+    pub(crate) fn new(at: InsnIdx, regs: &'s [u64; 11], machine: &'s Machine<'s>) -> Observed<'s> {
+        Observed { at, regs, machine }
+    }
+
+    /// The instruction that is about to be executed.
+    pub fn at(&self) -> InsnIdx {
+        self.at
+    }
+
+    /// The registers r0 to r10 of the innermost function.
+    pub fn regs(&self) -> &[u64; 11] {
+        self.regs
+    }
+
+    /// Number of functions that have begun and not returned.
+    pub fn frames(&self) -> usize {
+        self.machine.frames()
+    }
+
+    /// Reads the run's own memory: its stacks, its context, and the memory that the context points to. `None` if some
+    /// of the bytes are none of these.
+    pub fn read(&self, address: u64, len: usize) -> Option<Vec<u8>> {
+        // Before a buffer of this size is made.
+        if len > MAX_READ {
+            return None;
+        }
+        let mut bytes = vec![0; len];
+        self.machine.peek(address, &mut bytes).then_some(bytes)
+    }
+}
+
+/// Bytes that are read at once, at most.
+const MAX_READ: usize = 16 << 20;
+
+/// A run under observation.
+pub(crate) struct Observing<'o> {
+    observer: &'o mut dyn Observer,
+    goes_on: bool,
+}
+
+impl<'o> Observing<'o> {
+    pub(crate) fn new(observer: &'o mut dyn Observer) -> Observing<'o> {
+        Observing { observer, goes_on: true }
+    }
+}
+
+impl Watch for Observing<'_> {
+    fn step(&mut self, at: InsnIdx, regs: &[u64; 11], _: &Program, machine: &Machine<'_>) {
+        self.goes_on = self.observer.step(&Observed::new(at, regs, machine));
+    }
+
+    fn goes_on(&mut self) -> bool {
+        self.goes_on
+    }
+}

@@ -1,0 +1,282 @@
+//! Recorded runs as bytes that another process reads.
+//!
+//! A recording has all that a replay needs: the program with its source lines, and for each run the memory that it was
+//! given, at which addresses, and its log. It names no file. A recording may come from anyone: [`Recording::parse`]
+//! names the place of each thing that is wrong, and [`Recording::replay`] checks what only a run can show.
+
+use crate::error::record::{RecordingError, RecordingMismatch};
+use crate::exec::image::{Image, Part};
+use crate::exec::log::digest;
+use crate::record::bytes::{Reader, Write};
+use crate::record::listing::{ListedField, ListedFunction, ListedLine, Listing};
+use bpf_isa::{InsnIdx, Program};
+
+/// The first bytes of a recording: its kind, and the version of its form.
+const MAGIC: &[u8; 8] = b"bpfrec\x00\x01";
+
+/// Upper bound on the bytes of a frame's stack in a recording.
+const MAX_FRAME: u32 = 1 << 20;
+
+/// Recorded runs of one program: [`Recorder::save`](crate::observe::Recorder::save).
+#[derive(Clone, Debug)]
+pub struct Recording {
+    pub(crate) listing: Listing,
+    pub(crate) program: Program,
+    /// Bytes of a frame's stack.
+    pub(crate) frame_bytes: u32,
+    /// The function that handles exceptions.
+    pub(crate) exception: Option<InsnIdx>,
+    pub(crate) runs: Vec<Recorded>,
+}
+
+/// How a recorded run ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// The run did not end.
+    Unfinished,
+    Returned(u64),
+    /// The run ended with this error.
+    Failed(String),
+}
+
+/// One recorded run.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorded {
+    pub(crate) image: Image,
+    /// `None`: the run was one of machine code, and got nothing from outside.
+    pub(crate) log: Option<Logged>,
+    pub(crate) end: End,
+}
+
+/// The log of a recorded run.
+#[derive(Clone, Debug)]
+pub(crate) struct Logged {
+    pub(crate) events: Vec<u8>,
+    pub(crate) is_cut: bool,
+    pub(crate) steps: u64,
+    pub(crate) frames: Vec<u64>,
+    pub(crate) after: u64,
+}
+
+impl Recording {
+    /// Reads a recording.
+    ///
+    /// # Errors
+    /// [`RecordingError`]: the place and the problem of the first thing that is wrong.
+    pub fn parse(bytes: &[u8]) -> Result<Recording, RecordingError> {
+        let mut from = Reader::new(bytes);
+        let magic = from.bytes(MAGIC.len())?;
+        if magic[..7] != MAGIC[..7] {
+            return from.error(0, "this is no recording");
+        }
+        if magic[7] != MAGIC[7] {
+            return from.error(7, format!("version {} is not known here, {} is", magic[7], MAGIC[7]));
+        }
+        let at = from.at();
+        let sum = from.u64()?;
+        let found = digest([&bytes[from.at()..]].into_iter());
+        if sum != found {
+            return from.error(at, "the bytes were changed, or some are missing: the checksum is another one");
+        }
+        let (listing, program) = program(&mut from)?;
+        let at = from.at();
+        let frame_bytes = from.u32()?;
+        if frame_bytes > MAX_FRAME {
+            return from.error(at, format!("a stack of {frame_bytes} bytes; at most {MAX_FRAME} are possible"));
+        }
+        let at = from.at();
+        let exception = if from.bool()? { Some(InsnIdx(from.u32()?)) } else { None };
+        if exception.is_some_and(|start| program.subprog_starting_at(start).is_none()) {
+            return from.error(at, "no function begins where the one for exceptions should");
+        }
+        let runs = from.list(recorded)?;
+        if !from.is_at_end() {
+            return from.error(from.at(), "there are bytes behind the last run");
+        }
+        Ok(Recording { listing, program, frame_bytes, exception, runs })
+    }
+
+    /// The bytes of the recording.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let Listing { name, lines, functions, fields, .. } = &self.listing;
+        out.counted(name.as_bytes());
+        out.counted(&self.program.to_bytes());
+        let (_, targets) = self.program.clone().into_parts();
+        out.count(targets.len());
+        targets.iter().for_each(|target| out.u32(target.0));
+        out.count(lines.len());
+        for ListedLine { insn, file, line, text } in lines {
+            (out.u32(insn.0), out.u32(*line));
+            out.counted(file.as_bytes());
+            out.counted(text.as_bytes());
+        }
+        out.count(functions.len());
+        for ListedFunction { insn, name } in functions {
+            out.u32(insn.0);
+            out.counted(name.as_bytes());
+        }
+        out.count(fields.len());
+        for ListedField { name, offset, size } in fields {
+            (out.u32(*offset), out.u32(*size));
+            out.counted(name.as_bytes());
+        }
+        out.u32(self.frame_bytes);
+        out.push(self.exception.is_some().into());
+        if let Some(InsnIdx(start)) = self.exception {
+            out.u32(start);
+        }
+        out.count(self.runs.len());
+        self.runs.iter().for_each(|run| run.put(&mut out));
+        let mut bytes = MAGIC.to_vec();
+        bytes.u64(digest([out.as_slice()].into_iter()));
+        bytes.append(&mut out);
+        bytes
+    }
+
+    /// The recorded program.
+    pub fn listing(&self) -> &Listing {
+        &self.listing
+    }
+
+    /// Number of recorded runs. They are numbered from 0, the oldest.
+    pub fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Compares the recorded program with another one: that of the object from which a tool takes what the recording
+    /// does not have.
+    ///
+    /// # Errors
+    /// [`RecordingMismatch`]: the first difference in names, instructions and fields of the context.
+    pub fn check(&self, given: &Listing) -> Result<(), RecordingMismatch> {
+        let recorded = &self.listing;
+        if recorded.name != given.name {
+            let (recorded, given) = (recorded.name.clone(), given.name.clone());
+            return Err(RecordingMismatch::Name { recorded, given });
+        }
+        for insn in 0..recorded.insns.len().max(given.insns.len()) {
+            let of = |listing: &Listing| {
+                let of = listing.insns.get(insn)?;
+                Some(bpf_isa::disassemble(std::slice::from_ref(of)).trim().to_owned())
+            };
+            if recorded.insns.get(insn) != given.insns.get(insn) {
+                let missing = || "missing".to_owned();
+                return Err(RecordingMismatch::Instructions {
+                    program: recorded.name.clone(),
+                    // Programs have fewer instructions than 2^32.
+                    insn: InsnIdx(crate::num::small(insn)),
+                    recorded: of(recorded).unwrap_or_else(missing),
+                    given: of(given).unwrap_or_else(missing),
+                });
+            }
+        }
+        for field in 0..recorded.fields.len().max(given.fields.len()) {
+            let of = |listing: &Listing| match listing.fields.get(field) {
+                Some(ListedField { name, offset, size }) => format!("`{name}`, {size} bytes at {offset},"),
+                None => "no further field".to_owned(),
+            };
+            if recorded.fields.get(field) != given.fields.get(field) {
+                let given = of(given).trim_end_matches(',').to_owned();
+                return Err(RecordingMismatch::Context { recorded: of(recorded), given });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads the program.
+fn program(from: &mut Reader<'_>) -> Result<(Listing, Program), RecordingError> {
+    let name = from.text()?;
+    let at = from.at();
+    let insns = match bpf_isa::decode(from.counted()?) {
+        Ok(insns) => insns,
+        Err(error) => return from.error(at, format!("instructions: {error}")),
+    };
+    let targets = from.list(|from| from.u32().map(InsnIdx))?;
+    let program = match Program::with_targets(insns.clone(), targets) {
+        Ok(program) => program,
+        Err(error) => return from.error(at, format!("instructions: {error}")),
+    };
+    let lines = from.list(|from| {
+        let (insn, line) = (InsnIdx(from.u32()?), from.u32()?);
+        Ok(ListedLine { insn, line, file: from.text()?, text: from.text()? })
+    })?;
+    let functions = from.list(|from| Ok(ListedFunction { insn: InsnIdx(from.u32()?), name: from.text()? }))?;
+    let fields = from.list(|from| {
+        let (offset, size) = (from.u32()?, from.u32()?);
+        Ok(ListedField { name: from.text()?, offset, size })
+    })?;
+    if !lines.is_sorted_by_key(|line| line.insn) || !functions.is_sorted_by_key(|function| function.insn) {
+        return from.error(at, "source lines or functions are not in the order of the instructions");
+    }
+    Ok((Listing { name, insns, lines, functions, fields }, program))
+}
+
+/// Reads one run.
+fn recorded(from: &mut Reader<'_>) -> Result<Recorded, RecordingError> {
+    let at = from.at();
+    let mut image = Image::default();
+    let parts = from.list(|from| {
+        let (start, writable) = (from.u64()?, from.bool()?);
+        let bytes = from.counted()?;
+        image.bytes.extend_from_slice(bytes);
+        Ok(Part { start, len: bytes.len(), writable })
+    })?;
+    image.parts = parts;
+    if image.parts.is_empty() {
+        return from.error(at, "a run without a context");
+    }
+    let log = match from.bool()? {
+        false => None,
+        true => {
+            let (is_cut, steps, after) = (from.bool()?, from.u64()?, from.u64()?);
+            let at = from.at();
+            let frames = from.list(Reader::u64)?;
+            if frames.iter().any(|frame| !frame.is_multiple_of(8)) {
+                return from.error(at, "the stack of a frame is not aligned");
+            }
+            Some(Logged { events: from.counted()?.to_vec(), is_cut, steps, frames, after })
+        }
+    };
+    let at = from.at();
+    let end = match from.u8()? {
+        0 => End::Unfinished,
+        1 => End::Returned(from.u64()?),
+        2 => End::Failed(from.text()?),
+        other => return from.error(at, format!("{other} is no end of a run")),
+    };
+    Ok(Recorded { image, log, end })
+}
+
+impl Recorded {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.count(self.image.parts.len());
+        let mut at = 0;
+        for Part { start, len, writable } in &self.image.parts {
+            out.u64(*start);
+            out.push((*writable).into());
+            out.counted(&self.image.bytes[at..at + len]);
+            at += len;
+        }
+        out.push(self.log.is_some().into());
+        if let Some(Logged { events, is_cut, steps, frames, after }) = &self.log {
+            out.push((*is_cut).into());
+            (out.u64(*steps), out.u64(*after));
+            out.count(frames.len());
+            frames.iter().for_each(|frame| out.u64(*frame));
+            out.counted(events);
+        }
+        match &self.end {
+            End::Unfinished => out.push(0),
+            End::Returned(r0) => {
+                out.push(1);
+                out.u64(*r0);
+            }
+            End::Failed(error) => {
+                out.push(2);
+                out.counted(error.as_bytes());
+            }
+        }
+    }
+}

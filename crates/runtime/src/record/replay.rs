@@ -1,0 +1,322 @@
+//! A recorded run, repeated by the interpreter.
+//!
+//! The memory of the run lies at the addresses that it had, so every register has the recorded value, and a number that
+//! a program makes of an address is the same. Memory of others is not there: a load from it has the value of the log, a
+//! store to it goes nowhere. A function of the host is not called: its result and what it wrote are those of the log.
+//!
+//! Each event of the log names its instruction, and the run must ask for the events in their order, end after as many
+//! instructions, with the same result and the same memory. So what a replay shows is the recorded run, or it ends with
+//! [`ReplayError::Differs`].
+
+use crate::error::record::{RecordingError, ReplayError};
+use crate::exec::image::Part;
+use crate::exec::log::{digest, kind, loaded};
+use crate::exec::observed::{Observed, Observer};
+use crate::record::bytes::Reader;
+use crate::record::recording::{End, Logged, Recorded, Recording};
+use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop};
+use bpf_isa::{Imm64, InsnIdx, Program};
+use core::sync::atomic::AtomicU8;
+
+/// Instructions of one replay, at most.
+const MAX_STEPS: u64 = 1 << 30;
+
+/// A run that was repeated.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Replayed {
+    /// Its result, or the message of the error with which it ended.
+    pub result: Result<u64, String>,
+    /// Number of instructions.
+    pub steps: u64,
+    /// The context after the run.
+    pub context: Vec<u8>,
+}
+
+impl Recording {
+    /// Repeats the recorded run of this number, and shows each instruction to the observer. Which steps were shown is
+    /// known to be right only when this returns without an error.
+    ///
+    /// # Errors
+    /// [`ReplayError`]: the run cannot be repeated exactly.
+    pub fn replay(&self, run: usize, observer: &mut dyn Observer) -> Result<Replayed, ReplayError> {
+        let runs = self.runs.len();
+        let Some(Recorded { image, log, end }) = self.runs.get(run) else {
+            return Err(ReplayError::NoRun { run, runs });
+        };
+        let none = Logged { events: Vec::new(), is_cut: false, steps: MAX_STEPS, frames: Vec::new(), after: 0 };
+        match (end, log) {
+            (End::Unfinished, _) => return Err(ReplayError::Unfinished),
+            (End::Failed(error), None) => return Err(ReplayError::Stopped { error: error.clone() }),
+            (End::Returned(_) | End::Failed(_), Some(log)) if log.is_cut => return Err(ReplayError::Cut),
+            (End::Returned(_) | End::Failed(_), Some(log)) if log.steps > MAX_STEPS => {
+                return Err(ReplayError::TooLong { limit: MAX_STEPS });
+            }
+            (End::Returned(_) | End::Failed(_), _) => {}
+        }
+        let (native, log) = (log.is_none(), log.as_ref().unwrap_or(&none));
+        // Aligned as they were, so that the same accesses are atomic.
+        let mut buffers: Vec<Vec<u8>> = Vec::new();
+        let mut at = 0;
+        for Part { start, len, .. } in &image.parts {
+            let before = crate::num::index(start % 8);
+            let mut buffer = vec![0; before + len + 8];
+            let shift = before.wrapping_sub(buffer.as_ptr().addr()) % 8;
+            buffer[shift..shift + len].copy_from_slice(image.bytes.get(at..at + len).unwrap_or_default());
+            at += len;
+            buffers.push(buffer);
+        }
+        let mut memory = Memory::new();
+        memory.place_frames(log.frames.clone());
+        for (Part { start, len, writable }, buffer) in image.parts.iter().zip(&mut buffers) {
+            let before = crate::num::index(start % 8);
+            let shift = before.wrapping_sub(buffer.as_ptr().addr()) % 8;
+            let bytes = &mut buffer[shift..shift + len];
+            if *writable {
+                memory.add_writable_at(bytes, *start);
+            } else {
+                memory.add_read_only_at(bytes, *start);
+            }
+        }
+        let options = Options { stack_bytes: crate::num::index(self.frame_bytes.into()), ..Options::default() };
+        let mut machine = Machine::new(memory, options);
+        let mut env = Replay {
+            recording: self,
+            events: Reader::new(&log.events),
+            limit: log.steps,
+            steps: 0,
+            at: InsnIdx(0),
+            value: Value([const { AtomicU8::new(0) }; 8]),
+            fails: matches!(end, End::Failed(_)),
+            is_over: false,
+            wrong: None,
+            ended: false,
+            observer,
+        };
+        let (r1, r2) = image.parts.first().map_or((0, 0), |part| (part.start, part.len as u64));
+        let result = machine.run(&mut env, &&self.program, [r1, r2]);
+        let (insn, step) = (env.at, env.steps.saturating_sub(1));
+        let differs = |what| Err(ReplayError::Differs { insn, step, what });
+        if env.ended {
+            return Err(ReplayError::Ended);
+        }
+        if let Some(what) = env.wrong {
+            return differs(what);
+        }
+        if native && env.is_over {
+            return Err(ReplayError::TooLong { limit: MAX_STEPS });
+        }
+        match (&result, end) {
+            (Ok(r0), End::Returned(recorded)) if r0 == recorded => {}
+            (Ok(_), End::Returned(_)) => return differs("its result is another one"),
+            (Ok(_), _) => return differs("it returns, and the recorded one failed"),
+            (Err(_), End::Returned(_)) => return differs("it fails, and the recorded one returned"),
+            (Err(_), _) => {}
+        }
+        if !native {
+            if env.steps != log.steps {
+                return differs("it has fewer instructions");
+            }
+            if !env.events.is_at_end() {
+                return differs("it asks for less");
+            }
+            let parts = image.parts.iter().map(|part| now(&machine, part));
+            if digest(parts.collect::<Vec<_>>().iter().map(Vec::as_slice)) != log.after {
+                return differs("it leaves another context");
+            }
+        }
+        let context = image.parts.first().map(|part| now(&machine, part));
+        let result = match end {
+            End::Failed(error) => Err(error.clone()),
+            End::Returned(_) | End::Unfinished => result.map_err(|stop| stop.to_string()),
+        };
+        Ok(Replayed { result, steps: env.steps, context: context.unwrap_or_default() })
+    }
+}
+
+/// The bytes of a part of the memory.
+fn now(machine: &Machine<'_>, part: &Part) -> Vec<u8> {
+    let mut bytes = vec![0; part.len];
+    machine.peek(part.start, &mut bytes);
+    bytes
+}
+
+/// The host of a replay.
+struct Replay<'r, 'o> {
+    recording: &'r Recording,
+    events: Reader<'r>,
+    /// Number of instructions that began in the recorded run.
+    limit: u64,
+    steps: u64,
+    at: InsnIdx,
+    /// The bytes of the value that the instruction loads.
+    value: Value,
+    /// Whether the recorded run has failed.
+    fails: bool,
+    /// Whether the run has as many instructions as the recorded one.
+    is_over: bool,
+    /// How the run differs from the recorded one.
+    wrong: Option<&'static str>,
+    /// Whether the observer has ended the replay.
+    ended: bool,
+    observer: &'o mut dyn Observer,
+}
+
+/// The event of a call.
+enum Called {
+    CallsBack(u64, [u64; 5]),
+    Returns(u64, bool),
+    Fails,
+}
+
+/// The bytes of a value, aligned for every access.
+#[repr(align(8))]
+struct Value([AtomicU8; 8]);
+
+impl<'r> Replay<'r, '_> {
+    /// An event is missing. The instruction with which a run has failed may have none.
+    fn missing(&mut self, what: &'static str) {
+        if !(self.fails && self.steps == self.limit) {
+            self.wrong.get_or_insert(what);
+        }
+    }
+
+    /// Reads an event of this kind at this instruction.
+    fn event(&mut self, expected: u8, at: Option<InsnIdx>) -> Result<(), RecordingError> {
+        let place = self.events.at();
+        if self.events.u8()? != expected || at.is_some_and(|at| self.events.u32() != Ok(at.0)) {
+            return self.events.error(place, "another event");
+        }
+        Ok(())
+    }
+
+    /// The value that the instruction at `at` loads from this address.
+    fn load(&mut self, at: InsnIdx, address: u64) -> Result<u64, RecordingError> {
+        self.event(kind::LOAD, Some(at))?;
+        let place = self.events.at();
+        if self.events.u64()? != address {
+            return self.events.error(place, "another address");
+        }
+        self.events.u64()
+    }
+
+    /// Applies what a function has written.
+    fn writes(&mut self, machine: &mut Machine<'_>) -> Result<(), RecordingError> {
+        for _ in 0..self.events.u32()? {
+            let (place, address) = (self.events.at(), self.events.u64()?);
+            let bytes = self.events.counted()?;
+            if !machine.poke(address, bytes) {
+                return self.events.error(place, "a write to memory that is not the run's");
+            }
+        }
+        Ok(())
+    }
+
+    /// The next event of the call at `at`.
+    fn called(&mut self, at: InsnIdx, machine: &mut Machine<'_>) -> Result<Called, RecordingError> {
+        let place = self.events.at();
+        let event = self.events.u8()?;
+        if self.events.u32()? != at.0 {
+            return self.events.error(place, "an event of another instruction");
+        }
+        match event {
+            kind::CALL_BACK => {
+                self.writes(machine)?;
+                let callback = self.events.u64()?;
+                let mut args = [0; 5];
+                for arg in &mut args {
+                    *arg = self.events.u64()?;
+                }
+                Ok(Called::CallsBack(callback, args))
+            }
+            kind::RETURN => {
+                let (thrown, r0) = (self.events.bool()?, self.events.u64()?);
+                self.writes(machine)?;
+                Ok(Called::Returns(r0, thrown))
+            }
+            kind::FAIL => self.writes(machine).map(|()| Called::Fails),
+            _ => self.events.error(place, "no event of a call"),
+        }
+    }
+
+    /// Repeats the call of a function of the host.
+    fn call(&mut self, caller: &mut Caller<'_, '_, &'r Program>) -> Result<u64, Stop> {
+        let at = caller.at();
+        loop {
+            match self.called(at, caller.machine_mut()) {
+                Ok(Called::CallsBack(callback, args)) => {
+                    let result = caller.call(self, callback, args);
+                    if let Err(stop) = result {
+                        // The function of the host has failed with the call back.
+                        if !matches!(self.called(at, caller.machine_mut()), Ok(Called::Fails)) {
+                            self.missing("a function that it calls back fails");
+                        }
+                        return Err(stop);
+                    }
+                }
+                Ok(Called::Returns(r0, thrown)) => {
+                    if thrown {
+                        caller.throw();
+                    }
+                    return Ok(r0);
+                }
+                Ok(Called::Fails) => return Err(caller.fail("the function has failed")),
+                Err(_) => {
+                    self.missing("it calls a function of the host otherwise");
+                    return Err(caller.fail("no result was recorded"));
+                }
+            }
+        }
+    }
+}
+
+impl<'r> Env for Replay<'r, '_> {
+    type Code = &'r Program;
+
+    fn helper(&mut self, _: u32, _: [u64; 5], caller: &mut Caller<'_, '_, &'r Program>) -> Result<u64, Stop> {
+        self.call(caller)
+    }
+
+    fn host_function(&mut self, _: i32, _: [u64; 5], caller: &mut Caller<'_, '_, &'r Program>) -> Result<u64, Stop> {
+        self.call(caller)
+    }
+
+    fn resolve(&mut self, _: &&'r Program, _: Imm64) -> Option<u64> {
+        let value = self.event(kind::RESOLVE, None).and_then(|()| self.events.u64());
+        if value.is_err() {
+            self.missing("it refers to a map otherwise");
+        }
+        value.ok()
+    }
+
+    fn region(&mut self, addr: u64, _: u64, write: bool) -> Option<HostMemory<'_>> {
+        let loads = self.recording.program.insns().get(self.at.index()).and_then(loaded).is_some();
+        if loads {
+            let Ok(value) = self.load(self.at, addr) else {
+                self.missing("it loads another value");
+                return None;
+            };
+            self.value = Value(value.to_le_bytes().map(AtomicU8::new));
+        }
+        // A store goes nowhere: whatever is loaded from there later is in the log.
+        (loads || write).then(|| HostMemory::instead(&self.value.0))
+    }
+
+    fn exception(&self, _: &&'r Program) -> Option<InsnIdx> {
+        self.recording.exception
+    }
+
+    fn observe(&mut self, step: &Step<'_, &'r Program>, machine: &Machine<'_>) {
+        if self.steps == self.limit {
+            self.is_over = true;
+            return;
+        }
+        self.at = step.at;
+        self.steps += 1;
+        self.ended = !self.observer.step(&Observed::new(step.at, step.regs, machine));
+    }
+
+    fn admits(&mut self, _: &Step<'_, &'r Program>) -> bool {
+        !self.ended && !self.is_over && self.wrong.is_none()
+    }
+}
