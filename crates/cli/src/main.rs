@@ -11,6 +11,7 @@ mod build;
 mod cases;
 mod context;
 mod coverage;
+mod debug;
 mod disasm;
 #[cfg(test)]
 mod documented;
@@ -29,9 +30,11 @@ mod out;
 mod packets;
 mod plugin;
 mod prove;
+mod replay;
 mod run;
 mod run_host;
 mod scenario;
+mod stepper;
 mod test;
 mod test_case;
 mod values;
@@ -54,6 +57,7 @@ enum Command {
     Build(build::Args),
     Run(run::Args),
     Inspect(inspect::Args),
+    Debug(debug::Args),
     Disasm(disasm::Args),
     Header(header::Args),
     Cases(cases::Args),
@@ -62,6 +66,7 @@ enum Command {
     New(new::Args),
     Plugin(plugin::Args),
     Prove(prove::Args),
+    Replay(replay::Args),
     Scenario(scenario::Args),
     Test(test::Args),
     Verify(verify::Args),
@@ -73,6 +78,7 @@ impl Command {
             Command::Build(args) => build::run(args),
             Command::Run(args) => run::run(args),
             Command::Inspect(args) => inspect::run(args),
+            Command::Debug(args) => debug::run(args),
             Command::Disasm(args) => disasm::run(args),
             Command::Header(args) => header::run(args),
             Command::Cases(args) => cases::run(args),
@@ -81,6 +87,7 @@ impl Command {
             Command::New(args) => new::run(args),
             Command::Plugin(args) => plugin::run(args),
             Command::Prove(args) => prove::run(args),
+            Command::Replay(args) => replay::run(args),
             Command::Scenario(args) => scenario::run(args),
             Command::Test(args) => test::run(args),
             Command::Verify(args) => verify::run(args),
@@ -99,10 +106,12 @@ impl Command {
             Command::Build(_)
             | Command::Cases(_)
             | Command::Completions(_)
+            | Command::Debug(_)
             | Command::Header(_)
             | Command::Man(_)
             | Command::New(_)
             | Command::Plugin(_)
+            | Command::Replay(_)
             | Command::Scenario(_) => false,
         }
     }

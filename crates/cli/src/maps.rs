@@ -160,6 +160,16 @@ pub(crate) fn dump(map: &Map, rings: &Rings, object: &Object) -> Dump {
     }
 }
 
+/// The value of the variable of this name in the map, if the map holds variables.
+pub(crate) fn variable(map: &Map, object: &Object, name: &str) -> Option<String> {
+    let (btf, declared) = (object.btf()?, object.map(map.name()).ok()?);
+    declared.data.as_ref()?;
+    let begins = variables(map, declared).or_else(|| map.get(&0u32.to_le_bytes()).ok()?)?;
+    let formatted = values::entry(btf, declared, map, &0u32.to_le_bytes(), &begins)?;
+    let Value::Fields(fields) = formatted.value else { return None };
+    fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.to_string())
+}
+
 /// The contents of the variables at the start of an arena, if it has any.
 fn variables(map: &Map, declared: &ObjectMap) -> Option<Vec<u8>> {
     let (arena, data) = (Arena::new(map).ok()?, declared.data.as_ref()?);

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use bpf_runtime::{
     MapSet,
     describe::{HostContext, HostContextBuff},
+    observe::RecorderOptions,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -23,6 +24,16 @@ pub(crate) struct HostArgs {
     /// its functions.
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["data", "ctx", "headroom", "frag_size", "out", "perf_map", "jitdump", "gdb"])]
     host: Option<PathBuf>,
+    #[command(flatten)]
+    mocks: MockArgs,
+    /// Write the last runs to a recording, which `bpf replay` repeats.
+    #[arg(long, value_name = "FILE", requires = "host")]
+    record: Option<PathBuf>,
+}
+
+/// The context of a run, and the results of mocked functions.
+#[derive(clap::Args)]
+pub(crate) struct MockArgs {
     /// A field of the host's context: a number, an array, `{ hex = "…" }`, or text. All others are zero or empty.
     #[arg(long, value_name = "NAME=VALUE", requires = "host")]
     field: Vec<Given>,
@@ -62,9 +73,11 @@ impl HostArgs {
     pub(crate) fn file(&self) -> Option<&Path> {
         self.host.as_deref()
     }
+}
 
+impl MockArgs {
     /// The case of a test file with this context and these results.
-    fn case(&self) -> Result<Case> {
+    pub(crate) fn case(&self) -> Result<Case> {
         let (mut context, mut functions) = (Table::new(), Table::new());
         for Given { name, value } in &self.field {
             let before = context.insert(name.clone(), value.clone());
@@ -111,7 +124,7 @@ impl Job<'_> {
         let engine = load::host_engine(self.engine, &host, false)?;
         let object = load::object_for(object, self.loader)?;
         let name = load::choose(&object, self.program)?;
-        let case = args.case()?;
+        let case = args.mocks.case()?;
         let test = Test { engine: &engine, host: &host, object: &object, program: name, case: &case, line: &|_| 0 };
         let mocks = Arc::new(Mutex::new(Mocks::default()));
         let linker = test.linker(&mocks)?;
@@ -123,18 +136,29 @@ impl Job<'_> {
             Trust::Verified | Trust::Checked | Trust::Privileged | Trust::Contained => host.features.apply(loader),
         };
         let maps = MapSet::for_object(&engine, &object)?.check_offered(&host)?;
+        let loader = loader.recordable(args.record.is_some());
         let instance = loader.only(&[name]).object(&object, maps)?;
         let program = instance.program::<HostContext>(name)?;
         fill::put(&self.fill.read()?, &instance)?;
         let mut rings = maps::Rings::open(&engine, instance.maps())?;
+        let recorder = args.record.as_ref().map(|_| program.recorder(RecorderOptions::default()));
+        let mut recorder = recorder.transpose()?;
         let fields = &case.run.first().context("a case without a run")?.get_ref().context;
         let (mut returned, mut spent, mut context) = (BTreeMap::new(), Duration::ZERO, HostContextBuff::new());
-        for _ in 0..self.repeat {
+        for round in 0..self.repeat {
             context = test_case::context(fields)?;
             lock(&mocks).begin_run(None);
             let start = Instant::now();
-            let result = test_case::poll(&program, &mut context)?;
+            let result = match &mut recorder {
+                Some(recorder) => recorder.run(&mut (), &mut context),
+                None => test_case::poll(&program, &mut context)?,
+            };
             spent += start.elapsed();
+            if let (Some(recorder), Some(path)) = (&recorder, &args.record)
+                && (result.is_err() || round + 1 == self.repeat)
+            {
+                std::fs::write(path, recorder.save()).with_context(|| format!("cannot write {}", path.display()))?;
+            }
             *returned.entry(result?).or_insert(0) += 1;
             rings.drain();
         }

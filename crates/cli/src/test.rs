@@ -252,6 +252,43 @@ fn test_file(path: &Path, named: Option<&HostInterface>, args: &Args, covered: &
     Ok(outcomes)
 }
 
+/// A case of a test file, for a tool that steps through it.
+pub(crate) struct Given {
+    pub(crate) object: PathBuf,
+    pub(crate) host: HostInterface,
+    pub(crate) program: String,
+    pub(crate) case: Case,
+    /// File, line and name of the case.
+    pub(crate) place: String,
+}
+
+/// The case of this name in a test file, or the one whose name has this part; the only one, if there is no name.
+pub(crate) fn case(path: &Path, name: Option<&str>) -> Result<Given> {
+    let shown = path.display().to_string();
+    let (file, text) = parse(path, input::read_text(path)?).with_context(|| shown.clone())?;
+    let beside = |name: &Path| path.parent().unwrap_or(Path::new("")).join(name);
+    let host = file.host.as_ref().with_context(|| format!("{shown}: it names no host"))?;
+    let host = host::read(&beside(host))?;
+    let names: Vec<String> = file.case.iter().map(|case| format!("`{}`", case.get_ref().name)).collect();
+    let is_it = |case: &Spanned<Case>| name.is_none_or(|name| case.get_ref().name == name);
+    let has_it = |case: &Spanned<Case>| name.is_none_or(|name| case.get_ref().name.contains(name));
+    let exact = file.case.iter().position(is_it).filter(|_| name.is_some());
+    let found: Vec<usize> = (0..file.case.len()).filter(|at| has_it(&file.case[*at])).collect();
+    let at = match (exact, &found[..]) {
+        (Some(at), _) => at,
+        (None, [at]) => *at,
+        (None, []) => bail!("{shown}: there is no such case; the cases: {}", names.join(", ")),
+        (None, _) => bail!("{shown}: choose one with --case: {}", names.join(", ")),
+    };
+    let spanned = file.case.into_iter().nth(at).context("a case")?;
+    let line = text[..spanned.span().start.min(text.len())].matches('\n').count() + 1;
+    let case = spanned.into_inner();
+    let object = beside(&file.object);
+    let parsed = load::object(&object)?;
+    let program = load::choose(&parsed, case.program.as_deref().or(file.program.as_deref()))?.to_owned();
+    Ok(Given { object, host, program, place: format!("{shown}:{line}: case `{}`", case.name), case })
+}
+
 fn print(outcome: &Outcome) -> Result<()> {
     let Outcome { file, line, case, runs, passed, failures, .. } = outcome;
     let (look, word) = if *passed { (Look::Good, "pass") } else { (Look::Bad, "FAIL") };

@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+#[path = "plugin/observe.rs"]
+mod observe;
 #[path = "plugin/rust.rs"]
 mod rust;
 

@@ -269,6 +269,8 @@ mod documents {
     struct RepositoryReadme;
     #[doc = include_str!("../../../docs/book/how-to/debug.md")]
     struct DebugPage;
+    #[doc = include_str!("../../../docs/book/how-to/see.md")]
+    struct SeePage;
     #[doc = include_str!("../../../docs/book/how-to/host-functions.md")]
     struct HostFunctionsPage;
     #[doc = include_str!("../../../docs/book/how-to/hooks.md")]
