@@ -56,6 +56,13 @@ impl Home {
             Home::Slot(n) => 10 + usize::from(n).clamp(1, Home::SLOTS) - 1,
         }
     }
+
+    /// Returns the homes of the two words of a dynptr at this offset from r10, which is at least -8 * [`Home::SLOTS`]
+    /// and at most -16.
+    pub fn of_dynptr(off: i16) -> [Home; 2] {
+        let n = u8::try_from(-i32::from(off) / 8).unwrap_or(u8::MAX);
+        [Home::Slot(n), Home::Slot(n.saturating_sub(1))]
+    }
 }
 
 /// The effect of an instruction on the held start of an object.
@@ -70,6 +77,11 @@ pub enum Hold {
     MapValue(Reg, u32),
     /// The call returns the start of an object, or null.
     Result,
+    /// The call returns an inner map, or null. The program only passes it on, so no selection replaces null.
+    Inner,
+    /// The call has written a dynptr into the frame, at this offset from r10. Its two words are kept beside the slots
+    /// that they lie in.
+    Dynptr(i16),
 }
 
 /// How many bytes a call may use behind an argument's pointer.
@@ -92,6 +104,16 @@ pub enum Passed {
     AsIs,
     /// The map with this index, whatever the register holds.
     Map(u32),
+    /// The inner map whose address is kept beside the register, or null, whatever the register holds.
+    Inner,
+    /// The address of a dynptr in the frame, at this offset from r10, whatever the register holds.
+    Dynptr {
+        /// The offset, a multiple of 8.
+        off: i16,
+        /// Whether the call makes the dynptr. If it does not, the two words that are kept beside the slots are written
+        /// to the frame first, over whatever the program has stored there.
+        made: bool,
+    },
     /// The context, whatever the register holds.
     Context,
     /// The constant 0, whatever the register holds.

@@ -21,6 +21,8 @@ mod with {
         RuleUnconditional,
         /// A wrong alias analysis: accesses with different bases are taken never to overlap.
         BasesApart,
+        /// A contained program's dynptr is not restored before a call that uses it.
+        DynptrUnrestored,
         /// Known contents of memory are kept across calls.
         CallsForgetNothing,
         /// A load moves behind a store that may have changed its bytes.

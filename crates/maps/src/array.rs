@@ -14,6 +14,7 @@ use crate::errno::{Errno, OpResult};
 use crate::header::{LookupFn, MapHeader};
 use crate::mem::{Table, WORD, memory_file, round_up8, zero};
 use crate::ops::{Addressable, Cursor, MapOps, Visit};
+use crate::speculation::below;
 use crate::value::{Shape, Source};
 
 #[derive(Debug)]
@@ -184,7 +185,9 @@ unsafe extern "C" fn lookup(map: *const MapHeader, key: *const u8, slot: u32) ->
     if index >= header.max_entries {
         return std::ptr::null_mut();
     }
-    let offset = u64::from(slot) * header.slot_stride + u64::from(index) * u64::from(header.stride);
+    // A contained program may look up an inner array by a number that an attacker chose.
+    let index = below(index.into(), header.max_entries.into());
+    let offset = u64::from(slot) * header.slot_stride + index * u64::from(header.stride);
     // SAFETY: index and slot are in range, so the element lies in the mapping.
     unsafe { header.base.add(crate::num::index(offset)) }
 }

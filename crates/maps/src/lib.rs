@@ -82,6 +82,8 @@ mod retire;
 mod ring;
 #[cfg(not(loom))]
 mod socket;
+#[doc(hidden)]
+pub mod speculation;
 mod sync;
 #[cfg(not(loom))]
 mod trie;

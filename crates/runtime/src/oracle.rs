@@ -12,8 +12,9 @@
 use crate::context::ContextLayout;
 use bpf_analysis::{Facts, Hold, Passed, RegionBounds};
 use bpf_isa::{Callee, Insn, InsnIdx, MemoryAccess, Program};
-use bpf_jit::Extern;
-use bpf_jit_code::{Code, Symbol};
+use bpf_jit::{CompileError, CompileOptions, Compiler, Extern, Lir, Signatures};
+use bpf_jit_arm64::Arm64;
+use bpf_jit_code::{Arch, Code, Symbol};
 use bpf_uapi::{Kfunc, OwnedType, helper_id};
 use bpf_verifier::{Env, FieldKind, GlobalFunc, KnownMap, States, Stats, Verified};
 use std::cell::RefCell;
@@ -32,6 +33,7 @@ struct Watch {
     reusing: bool,
     believing: bool,
     asked_for_code: bool,
+    steps_of: Option<(Lir, Code)>,
     code: Option<Emitted>,
     steps: u64,
     outside: Option<Outside>,
@@ -121,6 +123,10 @@ pub struct Emitted {
     pub objects: Vec<Symbol>,
     /// Whether the program has an arena.
     pub arena: bool,
+    /// The intermediate form from which the code was emitted.
+    pub lir: Lir,
+    /// The same program as code for arm64.
+    pub arm64: Code,
 }
 
 /// The next program that this thread compiles is kept for [`code`].
@@ -133,6 +139,24 @@ pub fn code() -> Option<Emitted> {
     WATCH.with_borrow_mut(|w| w.code.take())
 }
 
+/// Keeps the intermediate form of a program if its code was asked for, and compiles it for arm64, too.
+#[cfg(native)]
+pub(crate) fn compiled(
+    lir: &Lir,
+    program: &Program,
+    facts: &Facts,
+    signatures: &dyn Signatures,
+    options: &CompileOptions,
+) -> Result<(), CompileError> {
+    if !WATCH.with_borrow(|w| w.asked_for_code) {
+        return Ok(());
+    }
+    let mut code = Code::new(Arch::Arm64);
+    Compiler::<Arm64>::default().compile(program, facts, signatures, options, &mut code)?;
+    WATCH.with_borrow_mut(|w| w.steps_of = Some((lir.clone(), code)));
+    Ok(())
+}
+
 /// Keeps the code of a program if it was asked for.
 #[cfg(native)]
 pub(crate) fn emitted(code: &Code, program: &Program, facts: &Facts) {
@@ -140,7 +164,9 @@ pub(crate) fn emitted(code: &Code, program: &Program, facts: &Facts) {
         if std::mem::take(&mut w.asked_for_code) {
             let regions = facts.contained.as_ref().map_or(&facts.regions, |contained| &contained.regions).clone();
             let objects = objects(program, facts);
-            w.code = Some(Emitted { code: code.clone(), regions, objects, arena: facts.arena.is_some() });
+            let (lir, arm64) = w.steps_of.take().unwrap_or_else(|| (Lir::default(), Code::new(Arch::Arm64)));
+            let arena = facts.arena.is_some();
+            w.code = Some(Emitted { code: code.clone(), regions, objects, arena, lir, arm64 });
         }
     });
 }
@@ -154,7 +180,13 @@ fn objects(program: &Program, facts: &Facts) -> Vec<Symbol> {
         Insn::Call(Callee::Helper(id)) => {
             let map = contained.passed(slot).into_iter().flatten().find_map(|passed| match passed {
                 Passed::Map(map) => Some(Extern::MapLookup(map).symbol()),
-                Passed::AsIs | Passed::Context | Passed::Null | Passed::Pointer { .. } | Passed::Held { .. } => None,
+                Passed::AsIs
+                | Passed::Inner
+                | Passed::Dynptr { .. }
+                | Passed::Context
+                | Passed::Null
+                | Passed::Pointer { .. }
+                | Passed::Held { .. } => None,
             });
             [Some(Extern::Helper(*id).symbol()), map.filter(|_| *id == helper_id::MAP_LOOKUP_ELEM)]
         }

@@ -12,15 +12,26 @@ fn engine() -> Engine {
     Engine::new(Config::new()).unwrap()
 }
 
-fn maps(engine: &Engine) -> [Map; 4] {
+fn maps(engine: &Engine) -> [Map; 6] {
     let create = |name, kind, key, value, entries| {
         Map::create(MapDef::new(name, kind, key, value, entries), engine.domain()).unwrap()
+    };
+    let outer = |kind| {
+        let inner = MapDef::new("inner", MapType::Array, 4, 16, 3);
+        let def = MapDef::new("outer", kind, 4, 4, 2).inner(inner.clone());
+        let outer = Map::create(def, engine.domain()).unwrap();
+        let inner = Map::create(inner, engine.domain()).unwrap();
+        inner.update(&[1, 0, 0, 0], &[5; 16], 0).unwrap();
+        outer.set_inner(&[0; 4], &inner, 0).unwrap();
+        outer
     };
     [
         create("array", MapType::Array, 4, 24, 3),
         create("hash", MapType::Hash, 8, 16, 4),
         create("global", MapType::Array, 4, 64, 1),
         create("percpu", MapType::PerCpuArray, 4, 16, 2),
+        outer(MapType::ArrayOfMaps),
+        outer(MapType::HashOfMaps),
     ]
 }
 
@@ -64,6 +75,27 @@ const PROGRAMS: &[(&str, &str)] = &[
         "a variable offset in a large frame, by a branch",
         "r0 = 0\nif r2 < 1 goto out\nr3 = *(u8 *)(r1 + 0)\nif r3 > 230 goto out\nr4 = r10\nr4 += -256\nr4 += r3\n\
          *(u8 *)(r4 + 0) = 7\nr0 = r3\nout: exit",
+    ),
+    (
+        "a value of an inner map, whose map was spilled",
+        "r0 = 0\nif r2 < 4 goto out\nr7 = *(u8 *)(r1 + 1)\nr7 &= 15\nr8 = *(u8 *)(r1 + 0)\n\
+         *(u32 *)(r10 - 4) = 0\nr2 = r10\nr2 += -4\nr1 = map[fd:4]\ncall 1\nif r0 == 0 goto out\nr6 = r0\n\
+         *(u64 *)(r10 - 16) = r6\ncall 5\n*(u32 *)(r10 - 4) = r8\nr1 = *(u64 *)(r10 - 16)\nr2 = r10\nr2 += -4\ncall 1\n\
+         if r0 == 0 goto out\nr0 += r7\nr1 = *(u8 *)(r0 + 0)\nr1 += 1\n*(u8 *)(r0 + 0) = r1\nr0 = r1\nout: exit",
+    ),
+    (
+        "a value of an inner map of a hash",
+        "r0 = 0\nif r2 < 4 goto out\nr7 = *(u8 *)(r1 + 1)\nr7 &= 15\nr8 = *(u8 *)(r1 + 0)\n\
+         *(u32 *)(r10 - 4) = 0\nr2 = r10\nr2 += -4\nr1 = map[fd:5]\ncall 1\nif r0 == 0 goto out\nr6 = r0\n\
+         *(u64 *)(r10 - 16) = r6\ncall 5\n*(u32 *)(r10 - 4) = r8\nr1 = *(u64 *)(r10 - 16)\nr2 = r10\nr2 += -4\ncall 1\n\
+         if r0 == 0 goto out\nr0 += r7\nr1 = *(u8 *)(r0 + 0)\nr1 += 1\n*(u8 *)(r0 + 0) = r1\nr0 = r1\nout: exit",
+    ),
+    (
+        "a dynptr to a global, which is made, narrowed by a clone, read, written and accessed",
+        "r0 = 0\nif r2 < 4 goto out\nr8 = *(u8 *)(r1 + 0)\nr7 = *(u8 *)(r1 + 1)\nr7 &= 7\nr1 = map[fd:2][0]+8\nr2 = 40\nr3 = 0\n\
+         r4 = r10\nr4 += -32\ncall 197\nr1 = r10\nr1 += -8\nr2 = 8\nr3 = r10\nr3 += -32\nr4 = r8\nr5 = 0\ncall 201\n\
+         r1 = r10\nr1 += -32\nr2 = r8\nr3 = 8\ncall 203\nr1 = r0\nr0 = 9\nif r1 == 0 goto out\nr1 += r7\n\
+         r0 = *(u8 *)(r1 + 0)\n*(u8 *)(r1 + 0) = 77\nr1 = *(u64 *)(r10 - 8)\nr0 += r1\nout: exit",
     ),
     ("a global", "r1 = map[fd:2][0]+8\nr0 = *(u32 *)(r1 + 4)\nr0 += 1\n*(u32 *)(r1 + 4) = r0\nexit"),
     (

@@ -1,14 +1,16 @@
 //! Contained programs under planted bugs of the verifier, at length: for each bug, generated programs that it alone
 //! lets through run as machine code beside canaries.
 //!
+//! The first programs are the refused ones of the verifier's pairs.
+//!
 //! `cargo run -p bpf-testkit --features planted --example planted -- [programs] [first seed] [file]`; `cargo xtask soak
 //! --contained --faults` is that. With a file, up to three programs for each bug are written to it, made smaller, those
 //! first whose runs the interpreter finds harmful; `tests/contained/planted.txt` was made so.
 
+use bpf_isa::{Program, assemble};
 use bpf_testkit::generate::Choices;
-use bpf_testkit::soundness::planted::{Planted, Thanks, print};
-use bpf_testkit::soundness::{self, Generated};
-use bpf_verifier::faults::Fault;
+use bpf_testkit::soundness::planted::{Bug, Planted, Thanks, print};
+use bpf_testkit::soundness::{self, Context, Generated};
 use std::process::ExitCode;
 
 /// Programs of each bug that are kept.
@@ -42,6 +44,24 @@ impl Row {
     }
 }
 
+/// The refused programs of the verifier's pairs, in each context.
+fn pairs() -> Vec<Generated> {
+    let text = include_str!("../../verifier/tests/pairs.txt");
+    let refused = text.split("\n== ").skip(1).filter_map(|pair| {
+        let (_name, both) = pair.split_once('\n')?;
+        let insns = assemble(both.split_once("\n-- ").map_or(both, |(refused, _)| refused)).ok()?;
+        Program::new(insns).ok()
+    });
+    let in_each = |program: Program| {
+        [Context::Xdp, Context::Raw, Context::Skb].map(|context| {
+            let globals = vec![None; program.subprogs().len()];
+            let program = program.clone();
+            Generated { program, context, globals, maps: 0xfff, lens: vec![14], ordered: false, lured: true }
+        })
+    };
+    refused.flat_map(in_each).collect()
+}
+
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let mut number = |or: u64| args.next().map_or(Some(or), |a| a.replace('_', "").parse().ok());
@@ -51,12 +71,15 @@ fn main() -> ExitCode {
     };
     let file = args.next();
     let mut planted = Planted::default();
-    let mut rows: Vec<Row> = Fault::ALL.iter().map(|_| Row::default()).collect();
+    let mut rows: Vec<Row> = Bug::all().map(|_| Row::default()).collect();
+    let pairs = pairs();
     for seed in first..first + programs {
         let mut choices = Choices::from_seed(seed);
-        let generated = match seed % 4 {
-            0 => soundness::generate_owning(&mut choices),
-            _ => soundness::generate(&mut choices),
+        let nth = usize::try_from(seed - first).unwrap_or(usize::MAX);
+        let generated = match (pairs.get(nth), seed % 4) {
+            (Some(refused), _) => refused.clone(),
+            (None, 0) => soundness::generate_owning(&mut choices),
+            (None, _) => soundness::generate(&mut choices),
         };
         if (seed - first).is_multiple_of(500) {
             println!("seed {seed}: {:?}", planted.seen);
@@ -65,20 +88,20 @@ fn main() -> ExitCode {
             continue;
         }
         let inputs = choices.value();
-        for (fault, row) in Fault::ALL.iter().zip(&mut rows) {
+        for (fault, row) in Bug::all().zip(&mut rows) {
             // To write the file, a few harmful ones of each will do.
             if file.is_some() && row.kept.len() == KEPT && row.kept.iter().all(|(harmful, _)| *harmful) {
                 continue;
             }
-            match planted.check_refused(*fault, &generated, RUNS, &mut Choices::from_seed(inputs)) {
+            match planted.check_refused(fault, &generated, RUNS, &mut Choices::from_seed(inputs)) {
                 Ok(Thanks::Sound | Thanks::Refused) => {}
                 Ok(Thanks::Uncontained(why)) => {
                     (row.uncontained, row.why) = (row.uncontained + 1, why);
                     // The bug often does not need the part that containment refuses.
                     if row.kept.is_empty() && row.uncontained <= TRIES {
-                        let mut through = |candidate: &Generated| planted.is_let_through(*fault, candidate);
+                        let mut through = |candidate: &Generated| planted.is_let_through(fault, candidate);
                         let small = soundness::minimise(&generated, &mut through);
-                        match planted.check_refused(*fault, &small, RUNS, &mut Choices::from_seed(inputs)) {
+                        match planted.check_refused(fault, &small, RUNS, &mut Choices::from_seed(inputs)) {
                             Ok(Thanks::Ran { harmful }) => row.keep(harmful > 0, small),
                             Ok(Thanks::Sound | Thanks::Refused | Thanks::Uncontained(_)) => {}
                             Err(what) => {
@@ -97,7 +120,7 @@ fn main() -> ExitCode {
         }
     }
     let mut missing = 0;
-    for (fault, row) in Fault::ALL.iter().zip(&rows) {
+    for (fault, row) in Bug::all().zip(&rows) {
         let name = format!("{fault:?}");
         println!(
             "{name:26} {:>6} contained, {:>6} harmful; {} refused {}",
@@ -109,14 +132,14 @@ fn main() -> ExitCode {
     if let Some(file) = file {
         let mut text =
             String::from("Programs that only a planted bug of the verifier lets through; see examples/planted.rs.\n\n");
-        for (fault, row) in Fault::ALL.iter().zip(rows) {
+        for (fault, row) in Bug::all().zip(rows) {
             for (harmful, generated) in row.kept {
                 let mut fails = |candidate: &Generated| {
-                    let thanks = planted.check(*fault, candidate, 8, &mut Choices::from_seed(1));
+                    let thanks = planted.check(fault, candidate, 8, &mut Choices::from_seed(1));
                     matches!(thanks, Ok(Thanks::Ran { harmful: found }) if !harmful || found > 0)
                 };
                 let small = if fails(&generated) { soundness::minimise(&generated, &mut fails) } else { generated };
-                text += &print(*fault, &small);
+                text += &print(fault, &small);
             }
         }
         if let Err(error) = std::fs::write(&file, text) {

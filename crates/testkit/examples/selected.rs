@@ -57,7 +57,7 @@ fn main() -> ExitCode {
             match found {
                 None => uncontained += 1,
                 Some(emitted) if emitted.arena => arenas += 1,
-                Some(emitted) => match check(&emitted.code, &emitted.regions, &emitted.objects) {
+                Some(emitted) => match check(&emitted.code, &emitted.regions, &emitted.objects, &[]) {
                     Ok(counts) => {
                         checked += 1;
                         all.add(counts);

@@ -803,7 +803,7 @@ impl Side {
         drop(run);
         let mut wrong = self.wrong();
         if let Some(code) = emitted.filter(|_| how.checked) {
-            let checked = selected::check(&code.code, &code.regions, &code.objects);
+            let checked = selected::check(&code.code, &code.regions, &code.objects, &[]);
             wrong = wrong.or(checked.err().map(|unselected| unselected.to_string()));
         }
         // For the records of the next run.

@@ -32,10 +32,14 @@ mod rounds;
 mod sabotaged;
 #[cfg(feature = "oracle")]
 pub mod selected;
+#[cfg(feature = "oracle")]
+pub mod speculated;
 mod statements;
 #[cfg(feature = "oracle")]
 mod world;
 
+#[cfg(feature = "oracle")]
+pub use neighbours::neighbours;
 #[cfg(feature = "oracle")]
 pub use oracle::{ENDLESS, Oracle, Outcome, Tally};
 #[cfg(feature = "oracle")]

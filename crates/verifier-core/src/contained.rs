@@ -9,14 +9,17 @@
 //! Invariants: an object is one that the program was given (its frame, the context, a region, a map's value, or memory
 //! that a function returned). The start of a held object is stored in its home on every path. An object that others may
 //! free while the run sleeps is not accessed after a sleep, whether the walk let the program sleep there or not. A
-//! program that the analysis cannot follow is refused with the instruction ([`Uncontained`]).
+//! dynptr lies in the frame, where the program may overwrite it: its words are kept as the function that made it wrote
+//! them, and restored before each call that uses it. A program that the analysis cannot follow is refused with the instruction ([`Uncontained`]).
 
 use bpf_analysis::{
     BlockId, Cfg, Confined, Contained, ContextAccess, Extent, Facts, Hold, Home, MemKind, Object, Passed, Place,
 };
 use bpf_isa::{AccessKind, AluOp, Callee, Imm64, Insn, InsnIdx, Program, Reg, Size, Src, SubprogId, Width};
 
-use crate::contract::{Access, ArgKind, Effect, Env, FieldKind, HelperProto, KnownMap, MemSet, Ret};
+use crate::contract::{
+    Access, ArgKind, Dynptr, Effect, Env, FieldKind, HelperProto, KnownMap, Local, LocalUse, MemArg, MemSet, Ret,
+};
 use crate::faults::planted;
 use bpf_uapi::{Helper, MapType, MapTypes};
 
@@ -95,6 +98,9 @@ pub enum Escape {
 /// bytes, to which accesses are redirected.
 const MAX_RESULT: u32 = 1 << 20;
 
+/// The functions to which a program may pass an inner map.
+const ELEMENTS: [Helper; 3] = [Helper::MapLookupElem, Helper::MapUpdateElem, Helper::MapDeleteElem];
+
 /// The most basic blocks of a program; the analysis takes two kilobytes for each.
 const MAX_BLOCKS: usize = 1 << 15;
 
@@ -110,6 +116,9 @@ enum Class {
     Mem,
     /// A record of a ring buffer, until it is given back.
     Record,
+    /// Memory that a dynptr leads to, until a packet moves or a record is given back; or the buffer in the program's
+    /// memory to which its bytes were copied.
+    Slice,
     /// The frame of a caller.
     Caller,
 }
@@ -144,9 +153,16 @@ impl Target {
             Target::Frame | Target::Context | Target::Region(_) => true,
             Target::Held { class: Class::Map { lasts }, .. } => lasts || planted!(StartOutlastsSleep),
             Target::Held { class: Class::Caller, .. } => true,
-            Target::Held { class: Class::Mem | Class::Record, .. } => false,
+            Target::Held { class: Class::Mem | Class::Record | Class::Slice, .. } => false,
         }
     }
+}
+
+/// A word of a dynptr.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Word {
+    First,
+    Second,
 }
 
 /// The abstract value of a register or of a slot of the frame.
@@ -160,6 +176,10 @@ enum Val {
     Const(i64),
     /// The map with this index.
     Map(u32),
+    /// An inner map of the map with this index, or null.
+    Inner(u32),
+    /// In a slot: the first word, or the second, of a dynptr to memory of this kind.
+    Dynptr(Dynptr, Word),
     /// A pointer into this object, or null, with the offset from its start where it is constant. Offsets into the frame
     /// are relative to r10.
     Ptr(Target, Option<i64>),
@@ -174,7 +194,16 @@ impl Val {
                 None => Val::Unknown,
             },
             (Val::Number | Val::Const(_), Val::Number | Val::Const(_)) => Val::Number,
-            (Val::Unknown | Val::Number | Val::Const(_) | Val::Map(_) | Val::Ptr(..), _) => Val::Unknown,
+            (
+                Val::Unknown
+                | Val::Number
+                | Val::Const(_)
+                | Val::Map(_)
+                | Val::Inner(_)
+                | Val::Dynptr(..)
+                | Val::Ptr(..),
+                _,
+            ) => Val::Unknown,
         }
     }
 
@@ -182,8 +211,9 @@ impl Val {
         matches!(self, Val::Number | Val::Const(_))
     }
 
+    /// Whether the code keeps an address beside the value.
     fn is_held(self) -> bool {
-        matches!(self, Val::Ptr(Target::Held { .. }, _))
+        matches!(self, Val::Ptr(Target::Held { .. }, _) | Val::Inner(_))
     }
 
     /// The pointer plus a number; the offset becomes unknown where the sum is unknown or too large.
@@ -195,7 +225,7 @@ impl Val {
                 let sum = off.zip(by).and_then(|(off, by)| off.checked_add(by));
                 Val::Ptr(target, sum.filter(|sum| (-FAR..FAR).contains(sum)))
             }
-            Val::Unknown | Val::Number | Val::Const(_) | Val::Map(_) => Val::Unknown,
+            Val::Unknown | Val::Number | Val::Const(_) | Val::Map(_) | Val::Inner(_) | Val::Dynptr(..) => Val::Unknown,
         }
     }
 }
@@ -244,14 +274,44 @@ impl State {
         }
     }
 
-    /// Forgets, where the run may have slept, the pointers to objects that do not outlast a sleep.
+    /// Forgets, where the run may have slept, the pointers to objects that do not outlast a sleep. The host may replace
+    /// an inner map meanwhile.
     fn sleep(&mut self) {
-        self.forget(|val| matches!(val, Val::Ptr(target, _) if !target.outlasts_sleep()));
+        self.forget(|val| match val {
+            Val::Ptr(target, _) => !target.outlasts_sleep(),
+            Val::Inner(_) => !planted!(StartOutlastsSleep),
+            // A dynptr of a packet finds the packet by the context, which the run keeps.
+            Val::Dynptr(kind, _) => kind != Dynptr::Packet,
+            Val::Unknown | Val::Number | Val::Const(_) | Val::Map(_) => false,
+        });
     }
 
-    /// Forgets, where a record may have been given back, the pointers to records.
+    /// Forgets, where a record may have been given back, the pointers to records, and the dynptrs that lead to one.
     fn give_back(&mut self) {
-        self.forget(|val| matches!(val, Val::Ptr(Target::Held { class: Class::Record, .. }, _)));
+        self.drop_slices();
+        self.forget(|val| match val {
+            Val::Ptr(Target::Held { class: Class::Record, .. }, _) => true,
+            Val::Dynptr(kind, _) => kind == Dynptr::Record,
+            Val::Unknown | Val::Number | Val::Const(_) | Val::Map(_) | Val::Inner(_) | Val::Ptr(..) => false,
+        });
+    }
+
+    /// Forgets, where a packet may have moved, or the record of a dynptr may have been given back, what dynptrs have led
+    /// to.
+    fn drop_slices(&mut self) {
+        if !planted!(SliceSurvives) {
+            self.forget(|val| matches!(val, Val::Ptr(Target::Held { class: Class::Slice, .. }, _)));
+        }
+    }
+
+    /// Returns the kind of the dynptr at this offset from r10, if there is one.
+    fn dynptr(&self, off: i64) -> Option<Dynptr> {
+        let first = usize::from(slot_at(off)?) - 1;
+        match (self.slots[first], self.slots[first.checked_sub(1)?]) {
+            (Val::Dynptr(kind, Word::First), Val::Dynptr(of, Word::Second)) if kind == of => Some(kind),
+            (Val::Unknown | Val::Number | Val::Const(_) | Val::Map(_) | Val::Inner(_) | Val::Ptr(..), _)
+            | (Val::Dynptr(..), _) => None,
+        }
     }
 
     /// Forgets the values for which `which` holds.
@@ -302,6 +362,8 @@ impl Lent {
     /// access of it is redirected.
     fn is_apart(&self, other: &Lent) -> bool {
         match (self.target, other.target) {
+            // It may be a buffer anywhere.
+            (Target::Held { class: Class::Slice, .. }, _) | (_, Target::Held { class: Class::Slice, .. }) => false,
             (Target::Frame, Target::Frame) => match (self.bytes, other.bytes) {
                 (Some(a), Some(b)) => a.1 <= b.0 || b.1 <= a.0,
                 (Some(_) | None, _) => false,
@@ -501,7 +563,8 @@ impl Analysis<'_> {
             Hold::Nothing => return,
             Hold::Copy(from, to) => 1u128 << from.index() | 1 << to.index(),
             Hold::MapValue(reg, _) => 1 << Home::Reg(reg).index(),
-            Hold::Result => 1 << Home::Reg(Reg::R0).index(),
+            Hold::Result | Hold::Inner => 1 << Home::Reg(Reg::R0).index(),
+            Hold::Dynptr(off) => Home::of_dynptr(off).into_iter().fold(0, |homes, home| homes | 1 << home.index()),
         };
         self.functions[self.sub.index()].homes |= home;
         if let Some(confined) = self.confined(slot) {
@@ -522,7 +585,10 @@ impl Analysis<'_> {
                 let val = match (width, val) {
                     (Width::W64, val) => val,
                     (Width::W32, Val::Const(c)) => Val::Const(c & 0xffff_ffff),
-                    (Width::W32, Val::Unknown | Val::Number | Val::Map(_) | Val::Ptr(..)) => Val::Number,
+                    (
+                        Width::W32,
+                        Val::Unknown | Val::Number | Val::Map(_) | Val::Inner(_) | Val::Dynptr(..) | Val::Ptr(..),
+                    ) => Val::Number,
                 };
                 if let (true, Src::Reg(src)) = (val.is_held(), src) {
                     self.hold(slot, Hold::Copy(Home::Reg(src), Home::Reg(dst)));
@@ -583,6 +649,15 @@ impl Analysis<'_> {
         self.env.maps.get(index as usize)
     }
 
+    /// Returns the definition of the map that a value is.
+    fn map_of(&self, val: Val) -> Option<&KnownMap> {
+        match val {
+            Val::Map(map) => self.map(map),
+            Val::Inner(outer) => self.map(outer)?.inner.as_deref(),
+            Val::Unknown | Val::Number | Val::Const(_) | Val::Dynptr(..) | Val::Ptr(..) => None,
+        }
+    }
+
     fn immediate(&self, imm: Imm64) -> Val {
         match imm {
             Imm64::Const(value) => Val::Const(value as i64),
@@ -615,7 +690,13 @@ impl Analysis<'_> {
         let bytes = i64::from(size.bytes());
         let frame = match state.reg(base) {
             Val::Ptr(Target::Frame, at) => Some(at.map(|at| at + off)),
-            Val::Unknown | Val::Number | Val::Const(_) | Val::Map(_) | Val::Ptr(..) => None,
+            Val::Unknown
+            | Val::Number
+            | Val::Const(_)
+            | Val::Map(_)
+            | Val::Inner(_)
+            | Val::Dynptr(..)
+            | Val::Ptr(..) => None,
         };
         match (kind, *insn) {
             (AccessKind::Load, Insn::Load { dst, .. }) => {
@@ -625,13 +706,13 @@ impl Analysis<'_> {
                 let val = match spilled.map(|n| (n, state.slots[usize::from(n) - 1])) {
                     // A wrong access may have changed a constant in memory, so constants are not kept. The object of a
                     // pointer is: accesses are confined to it whatever the slot holds.
-                    Some((n, val @ (Val::Ptr(..) | Val::Map(_)))) => {
+                    Some((n, val @ (Val::Ptr(..) | Val::Map(_) | Val::Inner(_)))) => {
                         if val.is_held() {
                             self.hold(slot, Hold::Copy(Home::Slot(n), Home::Reg(dst)));
                         }
                         val
                     }
-                    Some((_, Val::Number | Val::Const(_))) => Val::Number,
+                    Some((_, Val::Number | Val::Const(_) | Val::Dynptr(..))) => Val::Number,
                     Some((_, Val::Unknown)) => Val::Unknown,
                     None if whole.is_some() && scattered => Val::Unknown,
                     // The verifier lets no program load a pointer as a number.
@@ -648,8 +729,7 @@ impl Analysis<'_> {
                 match frame {
                     Some(Some(at)) => {
                         state.overwrite(at, bytes);
-                        if let (Size::DW, Some(n), Val::Ptr(..) | Val::Map(_) | Val::Unknown) = (size, slot_at(at), val)
-                        {
+                        if let (Size::DW, Some(n), false) = (size, slot_at(at), val.is_number()) {
                             state.slots[usize::from(n) - 1] = val;
                             if let (true, Src::Reg(src)) = (val.is_held(), src) {
                                 self.hold(slot, Hold::Copy(Home::Reg(src), Home::Slot(n)));
@@ -807,6 +887,8 @@ impl Analysis<'_> {
                 if self.functions[callee.index()].gives_back {
                     state.give_back();
                 }
+                // The callee may move the packet.
+                state.drop_slices();
                 (passed, Val::Unknown, sleeps)
             }
             Callee::Helper(id) => {
@@ -829,9 +911,13 @@ impl Analysis<'_> {
         }
         Reg::ARGS.into_iter().for_each(|reg| state.set(reg, Val::Unknown));
         state.set(Reg::R0, result);
-        if let Val::Ptr(Target::Held { bytes, .. }, _) = result {
-            self.out.sink = self.out.sink.max(bytes);
-            self.hold(slot, Hold::Result);
+        match result {
+            Val::Ptr(Target::Held { bytes, .. }, _) => {
+                self.out.sink = self.out.sink.max(bytes);
+                self.hold(slot, Hold::Result);
+            }
+            Val::Inner(_) => self.hold(slot, Hold::Inner),
+            Val::Unknown | Val::Number | Val::Const(_) | Val::Map(_) | Val::Dynptr(..) | Val::Ptr(..) => {}
         }
         if self.noting {
             let call = small(self.out.calls.len());
@@ -852,9 +938,11 @@ impl Analysis<'_> {
                 Val::Ptr(target, at.map(|at| at + i64::from(frame_bytes)))
             }
             // The callee may give the record back, which the caller could not see.
-            Val::Ptr(Target::Held { class: Class::Record, .. }, _) | Val::Unknown => Val::Unknown,
+            Val::Ptr(Target::Held { class: Class::Record | Class::Slice, .. }, _) | Val::Dynptr(..) | Val::Unknown => {
+                Val::Unknown
+            }
             Val::Number | Val::Const(_) => Val::Number,
-            other @ (Val::Map(_) | Val::Ptr(..)) => other,
+            other @ (Val::Map(_) | Val::Inner(_) | Val::Ptr(..)) => other,
         });
         let function = &mut self.functions[callee.index()];
         let args = match function.args {
@@ -895,7 +983,10 @@ impl Analysis<'_> {
             // after a sleep is forgotten at each, and a record is given back by those functions that look for it in
             // the run's list.
             Effect::None | Effect::UnderLock | Effect::Enter(_) | Effect::Leave(_) | Effect::Sleeps => {}
-            Effect::MovesPacket => self.out.moves = true,
+            Effect::MovesPacket => {
+                self.out.moves = true;
+                state.drop_slices();
+            }
             Effect::TailCall => return self.tail_call(slot, state),
             Effect::Lock(_) | Effect::Unlock(_) => return Err(unknown()),
         }
@@ -904,13 +995,16 @@ impl Analysis<'_> {
         if peeks || proto.ret == Ret::Thrown {
             return Err(unknown());
         }
-        let map = Reg::ARGS.into_iter().zip(proto.args).find_map(|(reg, arg)| match (arg, state.reg(reg)) {
-            (ArgKind::Map(_), Val::Map(map)) => Some(map),
+        let map = Reg::ARGS.into_iter().zip(proto.args).find_map(|(reg, arg)| match arg {
+            ArgKind::Map(_) => Some(state.reg(reg)),
             _else => None,
         });
+        let known = map.and_then(|map| self.map_of(map)).cloned();
         let mut passed = [Passed::AsIs; 5];
         let mut memory: Vec<Lent> = Vec::new();
         let mut records = false;
+        // The dynptr that the call makes or changes, with its kind, and that of which it makes another.
+        let (mut written, mut of) = (None, None);
         for i in 0..proto.args.len() {
             let (arg, reg) = (proto.args[i], Reg::ARGS[i]);
             let refused = || Escape::Argument { name: proto.name.to_string(), arg: i + 1 };
@@ -926,28 +1020,73 @@ impl Analysis<'_> {
                     records = true;
                     continue;
                 }
+                ArgKind::Local(Local::Dynptr(wanted), how) => {
+                    let Val::Ptr(Target::Frame, Some(off)) = state.reg(reg) else { return Err(refused()) };
+                    let at = i16::try_from(off).map_err(|_| refused())?;
+                    // Both words have homes.
+                    slot_at(off).filter(|n| *n >= 2).ok_or_else(refused)?;
+                    let place = self.place(Target::Frame, Some(off), 0, Local::Dynptr(wanted).size(), 8);
+                    place.ok().and_then(|place| place.off).ok_or_else(refused)?;
+                    let made = how == LocalUse::Made;
+                    passed[i] = Passed::Dynptr { off: at, made };
+                    let known = if made { Some(wanted) } else { state.dynptr(off) };
+                    let known = known.filter(|known| wanted == Dynptr::Any || wanted == *known).ok_or_else(refused)?;
+                    match how {
+                        LocalUse::Made => written = Some((off, known)),
+                        LocalUse::Used => {
+                            of = of.or(Some(known));
+                            written = written.or(Some((off, known)));
+                        }
+                        LocalUse::Read => of = of.or(Some(known)),
+                        LocalUse::Ended => records = true,
+                    }
+                    self.uses_dynptr(at);
+                    continue;
+                }
+                ArgKind::SliceBuffer => match Reg::ARGS.get(i + 1).map(|next| state.reg(*next)) {
+                    Some(Val::Const(bytes)) => {
+                        (MemArg::WRITE.or_null(), Extent::Bytes(u32::try_from(bytes).map_err(|_| refused())?))
+                    }
+                    Some(Val::Unknown | Val::Number | Val::Map(_) | Val::Inner(_) | Val::Dynptr(..) | Val::Ptr(..))
+                    | None => return Err(refused()),
+                },
                 ArgKind::Ctx | ArgKind::CtxOrNull => {
                     passed[i] = match (state.reg(reg), self.env.context.raw) {
                         (Val::Const(0), _) if arg == ArgKind::CtxOrNull => Passed::Null,
                         (Val::Ptr(Target::Context, Some(0)), false) => Passed::Context,
                         (Val::Ptr(Target::Region(0), Some(0)), true) => Passed::Context,
-                        (Val::Unknown | Val::Number | Val::Const(_) | Val::Map(_) | Val::Ptr(..), _) => {
+                        (
+                            Val::Unknown
+                            | Val::Number
+                            | Val::Const(_)
+                            | Val::Map(_)
+                            | Val::Inner(_)
+                            | Val::Dynptr(..)
+                            | Val::Ptr(..),
+                            _,
+                        ) => return Err(refused()),
+                    };
+                    continue;
+                }
+                ArgKind::Map(kinds) => {
+                    let map = state.reg(reg);
+                    if !self.map_of(map).is_some_and(|known| kinds.contains(known.kind)) {
+                        return Err(refused());
+                    }
+                    passed[i] = match map {
+                        Val::Map(map) => Passed::Map(map),
+                        // These functions take null, which a wrong proof may pass, for a map without elements.
+                        Val::Inner(_) if proto.helper().is_some_and(|helper| ELEMENTS.contains(&helper)) => {
+                            Passed::Inner
+                        }
+                        Val::Inner(_) | Val::Unknown | Val::Number | Val::Const(_) | Val::Dynptr(..) | Val::Ptr(..) => {
                             return Err(refused());
                         }
                     };
                     continue;
                 }
-                ArgKind::Map(kinds) => {
-                    let Val::Map(map) = state.reg(reg) else { return Err(refused()) };
-                    if !self.map(map).is_some_and(|known| kinds.contains(known.kind)) {
-                        return Err(refused());
-                    }
-                    passed[i] = Passed::Map(map);
-                    continue;
-                }
                 ArgKind::Key | ArgKind::Value | ArgKind::ValueOrNull | ArgKind::ValueOut => {
-                    let known = map.and_then(|map| self.map(map));
-                    let (mem, bytes) = known.and_then(|map| map.memory_of(arg)).ok_or_else(refused)?;
+                    let (mem, bytes) = known.as_ref().and_then(|map| map.memory_of(arg)).ok_or_else(refused)?;
                     (mem, Extent::Bytes(bytes))
                 }
                 ArgKind::Fixed { bytes, mem } => (mem, Extent::Bytes(bytes)),
@@ -955,7 +1094,8 @@ impl Analysis<'_> {
                 ArgKind::Mem(mem) if mem.null => (mem, next(i)),
                 ArgKind::Mem(mem) => match Reg::ARGS.get(i + 1).map(|next| state.reg(*next)) {
                     Some(Val::Const(bytes)) => (mem, Extent::Bytes(u32::try_from(bytes).map_err(|_| refused())?)),
-                    Some(Val::Unknown | Val::Number | Val::Map(_) | Val::Ptr(..)) | None => (mem, next(i)),
+                    Some(Val::Unknown | Val::Number | Val::Map(_) | Val::Inner(_) | Val::Dynptr(..) | Val::Ptr(..))
+                    | None => (mem, next(i)),
                 },
                 ArgKind::Values
                 | ArgKind::MemOfLength(_)
@@ -975,7 +1115,6 @@ impl Analysis<'_> {
                 | ArgKind::Exchanged
                 | ArgKind::Peeked { .. }
                 | ArgKind::Probed
-                | ArgKind::SliceBuffer
                 | ArgKind::ConstStr
                 | ArgKind::Socket { .. }
                 | ArgKind::Callback(_)
@@ -991,13 +1130,15 @@ impl Analysis<'_> {
                     continue;
                 }
                 Val::Ptr(target, at) => (target, at),
-                Val::Unknown | Val::Number | Val::Const(_) | Val::Map(_) => return Err(refused()),
+                Val::Unknown | Val::Number | Val::Const(_) | Val::Map(_) | Val::Inner(_) | Val::Dynptr(..) => {
+                    return Err(refused());
+                }
             };
             let from = match target {
                 Target::Frame | Target::Held { class: Class::Caller, .. } => MemSet::STACK,
                 Target::Region(_) => MemSet::PACKET,
                 Target::Held { class: Class::Map { .. }, .. } => MemSet::MAP,
-                Target::Held { class: Class::Mem | Class::Record, .. } => MemSet::MEM,
+                Target::Held { class: Class::Mem | Class::Record | Class::Slice, .. } => MemSet::MEM,
                 Target::Context => return Err(refused()),
             };
             if !mem.from.contains(from) || mem.access.writes() && !self.writable(target) || mem.align > 8 {
@@ -1007,7 +1148,10 @@ impl Analysis<'_> {
                 Extent::Bytes(bytes) => self.place(target, at, 0, bytes, mem.align).map_err(|_| refused())?,
                 // At run time the length is bounded to the end of the object, so the offset must lie within the object.
                 Extent::Next { .. } => match target {
-                    Target::Held { class: Class::Caller | Class::Map { .. } | Class::Mem | Class::Record, .. }
+                    Target::Held {
+                        class: Class::Caller | Class::Map { .. } | Class::Mem | Class::Record | Class::Slice,
+                        ..
+                    }
                     | Target::Frame
                     | Target::Region(_) => self.place(target, at, 0, 0, mem.align).map_err(|_| refused())?,
                     Target::Context => return Err(refused()),
@@ -1029,19 +1173,24 @@ impl Analysis<'_> {
         if records {
             state.give_back();
         }
+        self.dynptr_written(slot, proto, written, of, state)?;
         let held = |bytes, writable, class| Val::Ptr(Target::Held { bytes, writable, class }, Some(0));
         let result = match proto.ret {
-            Ret::MapValueOrNull => match map.and_then(|map| self.map(map)) {
-                Some(known) if has_fields(known) => return Err(Escape::Fields(known.name.to_string())),
+            Ret::MapValueOrNull => match known {
+                Some(known) if has_fields(&known) => return Err(Escape::Fields(known.name.to_string())),
                 // In other look-ups, a branch inside the function decides which value is found.
                 Some(known)
-                    if known.inner.is_none()
-                        && MapTypes::KEYED.contains(known.kind)
-                        && proto.helper() == Some(Helper::MapLookupElem) =>
+                    if MapTypes::KEYED.contains(known.kind) && proto.helper() == Some(Helper::MapLookupElem) =>
                 {
-                    // All execution slots share the values of an array, which exist as long as it does.
-                    let class = Class::Map { lasts: known.kind == MapType::Array };
-                    held(known.value_size, known.access.writes(), class)
+                    match map {
+                        Some(Val::Map(outer)) if known.inner.is_some() => Val::Inner(outer),
+                        // All execution slots share the values of an array, which exist as long as it does. An inner
+                        // map may be replaced while the run sleeps.
+                        map => {
+                            let lasts = known.kind == MapType::Array && !matches!(map, Some(Val::Inner(_)));
+                            held(known.value_size, known.access.writes(), Class::Map { lasts })
+                        }
+                    }
                 }
                 Some(_) | None => Val::Unknown,
             },
@@ -1052,7 +1201,19 @@ impl Analysis<'_> {
                         Ok(bytes) => held(bytes, true, Class::Record),
                         Err(_) => return Err(unknown()),
                     },
-                    Some(Val::Unknown | Val::Number | Val::Map(_) | Val::Ptr(..)) | None => return Err(unknown()),
+                    Some(Val::Unknown | Val::Number | Val::Map(_) | Val::Inner(_) | Val::Dynptr(..) | Val::Ptr(..))
+                    | None => return Err(unknown()),
+                }
+            }
+            Ret::SliceOrNull { writable } => {
+                let size = proto.args.iter().position(|arg| *arg == ArgKind::RecordSize);
+                match size.map(|i| state.reg(Reg::ARGS[i])) {
+                    Some(Val::Const(bytes)) => match u32::try_from(bytes) {
+                        Ok(bytes) => held(bytes, writable, Class::Slice),
+                        Err(_) => return Err(unknown()),
+                    },
+                    Some(Val::Unknown | Val::Number | Val::Map(_) | Val::Inner(_) | Val::Dynptr(..) | Val::Ptr(..))
+                    | None => return Err(unknown()),
                 }
             }
             Ret::MemOrNull { bytes, writable } => held(bytes, writable, Class::Mem),
@@ -1063,7 +1224,6 @@ impl Analysis<'_> {
             | Ret::Never
             | Ret::Thrown
             | Ret::ElementOrNull(_)
-            | Ret::SliceOrNull { .. }
             | Ret::SocketOrNull
             | Ret::OfSocketOrNull(_)
             | Ret::ObjectOrNull(_)
@@ -1077,13 +1237,49 @@ impl Analysis<'_> {
         Ok((passed, result))
     }
 
+    /// Notes that the function keeps the words of a dynptr at this offset from r10, and lends its frame to a call.
+    fn uses_dynptr(&mut self, off: i16) {
+        let homes = Home::of_dynptr(off).into_iter().fold(0, |homes, home| homes | 1 << home.index());
+        self.functions[self.sub.index()].homes |= homes;
+    }
+
+    /// Records that a call has made or changed a dynptr at this offset from r10. `of` is the kind of the dynptr of which
+    /// it made another.
+    fn dynptr_written(
+        &mut self,
+        slot: u32,
+        proto: &HelperProto,
+        written: Option<(i64, Dynptr)>,
+        of: Option<Dynptr>,
+        state: &mut State,
+    ) -> Result<(), Escape> {
+        let Some((off, kind)) = written else { return Ok(()) };
+        let unknown = || Escape::Function(proto.name.to_string());
+        // Functions that return a slice leave the dynptr as it is.
+        if matches!(proto.ret, Ret::SliceOrNull { .. }) {
+            return Ok(());
+        }
+        let kind = if kind == Dynptr::Any { of.ok_or_else(unknown)? } else { kind };
+        let n = usize::from(slot_at(off).filter(|n| *n >= 2).ok_or_else(unknown)?);
+        state.overwrite(off, Local::Dynptr(kind).size().into());
+        (state.slots[n - 1], state.slots[n - 2]) = (Val::Dynptr(kind, Word::First), Val::Dynptr(kind, Word::Second));
+        self.hold(slot, Hold::Dynptr(i16::try_from(off).map_err(|_| unknown())?));
+        Ok(())
+    }
+
     /// A tail call with a constant table and a constant index is a jump to a patched target.
     fn tail_call(&mut self, slot: u32, state: &State) -> Result<([Passed; 5], Val), Escape> {
         let known = self.facts.tail_call(InsnIdx(slot)).ok_or(Escape::TailCall)?;
         let context = match state.reg(Reg::R1) {
             Val::Ptr(Target::Context, Some(0)) => !self.env.context.raw,
             Val::Ptr(Target::Region(0), Some(0)) => self.env.context.raw,
-            Val::Unknown | Val::Number | Val::Const(_) | Val::Map(_) | Val::Ptr(..) => false,
+            Val::Unknown
+            | Val::Number
+            | Val::Const(_)
+            | Val::Map(_)
+            | Val::Inner(_)
+            | Val::Dynptr(..)
+            | Val::Ptr(..) => false,
         };
         let table = state.reg(Reg::R2) == Val::Map(known.map)
             && self.map(known.map).is_some_and(|map| map.kind == MapType::ProgArray);

@@ -42,6 +42,8 @@ mod with {
         StartOutlastsSleep,
         /// A call of a function that sleeps leaves the held objects of a contained program.
         CalleeNeverSleeps,
+        /// A contained program's slice survives a move of its packet and the end of its record.
+        SliceSurvives,
         /// A kept point covers states whose registers hold other values.
         RegistersUncompared,
         /// A kept point covers states whose stack slots hold other values.

@@ -232,8 +232,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
         let offset = self.scaled(index, stride.into());
         let found = self.fresh();
         self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: found, a: base, b: Val::Reg(offset) });
-        self.found_at(found);
         self.element(found, elements);
+        self.found_at(found);
         let none = self.fresh();
         self.op(Op::Mov { width: Width::W64, dst: none, src: Val::Imm(0) });
         let dst = self.write(Reg::R0);

@@ -46,7 +46,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
             whole |= given.into_iter().any(|passed| match passed {
                 Passed::Pointer { place, .. } => place.object == Object::Frame,
                 Passed::Held { frame } => frame,
-                Passed::AsIs | Passed::Map(_) | Passed::Context | Passed::Null => false,
+                Passed::Dynptr { .. } => true,
+                Passed::AsIs | Passed::Map(_) | Passed::Inner | Passed::Context | Passed::Null => false,
             });
             let Some(Place { object: Object::Frame, off }) = starts.facts.at(slot).place else { continue };
             match (off, self.program.insns()[slot as usize].memory_access()) {
@@ -93,7 +94,12 @@ impl<S: Sink> FuncLowerer<'_, S> {
                     Passed::Pointer { place, .. } => see(place.object),
                     Passed::Context if self.is_raw(facts) => see(Object::Region(0)),
                     Passed::Context => see(Object::Context),
-                    Passed::AsIs | Passed::Map(_) | Passed::Null | Passed::Held { .. } => {}
+                    Passed::AsIs
+                    | Passed::Map(_)
+                    | Passed::Inner
+                    | Passed::Dynptr { .. }
+                    | Passed::Null
+                    | Passed::Held { .. } => {}
                 }
             }
         }
@@ -353,6 +359,21 @@ impl<S: Sink> FuncLowerer<'_, S> {
                 let sink = self.sink();
                 (self.confine(before, Val::Imm(-1), result, sink), Home::Reg(Reg::R0))
             }
+            Hold::Dynptr(off) => {
+                // Nothing of the program has run since the function wrote the words.
+                for (home, off) in Home::of_dynptr(off).into_iter().zip([i32::from(off), i32::from(off) + 8]) {
+                    let dst = self.home(home);
+                    let mem = Mem { region: Region::Stack, ..Mem::new(Base::Frame, off) };
+                    self.op(Op::Load { size: Size::DW, signed: false, swap: false, dst, mem });
+                }
+                return;
+            }
+            Hold::Inner => {
+                if core::mem::take(&mut self.found) {
+                    return;
+                }
+                (self.read(Reg::R0), Home::Reg(Reg::R0))
+            }
         };
         let dst = self.home(to);
         self.op(Op::Mov { width: Width::W64, dst, src: Val::Reg(from) });
@@ -364,9 +385,9 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.confine(key, Val::Imm(max_entries.into()), key, none)
     }
 
-    /// Records the start of the element that a look-up has found.
+    /// Records the start of the element, or the inner map, that a look-up has found.
     pub(super) fn found_at(&mut self, start: VReg) {
-        if self.confined().hold == Hold::Result {
+        if matches!(self.confined().hold, Hold::Result | Hold::Inner) {
             let dst = self.home(Home::Reg(Reg::R0));
             self.op(Op::Mov { width: Width::W64, dst, src: Val::Reg(start) });
             self.found = true;
@@ -383,7 +404,13 @@ impl<S: Sink> FuncLowerer<'_, S> {
                 let key = known.filter(|known| known.map == map).and_then(|known| known.key);
                 Some(ConstMapCall { insn, map, key })
             }
-            Passed::AsIs | Passed::Context | Passed::Null | Passed::Pointer { .. } | Passed::Held { .. } => None,
+            Passed::AsIs
+            | Passed::Inner
+            | Passed::Dynptr { .. }
+            | Passed::Context
+            | Passed::Null
+            | Passed::Pointer { .. }
+            | Passed::Held { .. } => None,
         }
     }
 
@@ -399,6 +426,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
                     self.op(Op::SymAddr { dst, symbol: Extern::Map(map).symbol() });
                     dst
                 }
+                Passed::Inner => self.home(Home::Reg(reg)),
+                Passed::Dynptr { off, made } => self.dynptr(off, made),
                 Passed::Context => match self.starts.as_ref().and_then(|starts| starts.context) {
                     Some(context) => context,
                     None => self.region_bounds(0).0,
@@ -434,6 +463,25 @@ impl<S: Sink> FuncLowerer<'_, S> {
             let dst = self.write(reg);
             self.op(Op::Mov { width: Width::W64, dst, src: Val::Reg(value) });
         }
+    }
+
+    /// Returns the address of a dynptr in the frame. One that the call does not make is written anew, from where the
+    /// program cannot write.
+    fn dynptr(&mut self, off: i16, made: bool) -> VReg {
+        let off = i32::from(off);
+        if !made && !bpf_isa::planted_in!(bpf_opt::faults, DynptrUnrestored) {
+            for (home, off) in Home::of_dynptr(off as i16).into_iter().zip([off, off + 8]) {
+                let src = Val::Reg(self.home(home));
+                self.op(Op::Store {
+                    size: Size::DW,
+                    mem: Mem { region: Region::Stack, ..Mem::new(Base::Frame, off) },
+                    src,
+                });
+            }
+        }
+        let dst = self.fresh();
+        self.op(Op::FrameAddr { dst, off });
+        dst
     }
 
     /// Confines the memory of length `extent` that argument `i` points to, to its object; returns its address. A length

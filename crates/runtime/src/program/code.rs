@@ -213,6 +213,9 @@ impl Subject<'_> {
             host.compiler
                 .compile(program, &facts, references, &options, &mut host.code)
                 .map_err(|source| LoadError::Compile { program: name.to_owned(), source })?;
+            #[cfg(feature = "oracle")]
+            crate::oracle::compiled(host.compiler.lir(), program, &facts, references, &options)
+                .map_err(|source| LoadError::Compile { program: name.to_owned(), source })?;
             let machine_stack = worst_stack(program, &host.code);
             if machine_stack > max_machine_stack {
                 let (program, limit) = (name.to_owned(), max_machine_stack);

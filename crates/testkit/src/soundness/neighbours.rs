@@ -11,7 +11,10 @@ use bpf_isa::{Program, assemble};
 use std::fmt::Write;
 
 /// A program made of these choices.
-pub(super) fn neighbours(c: &mut Choices<'_>) -> Generated {
+///
+/// # Panics
+/// If the program is not valid: a bug of the generator.
+pub fn neighbours(c: &mut Choices<'_>) -> Generated {
     let context = c.pick(&[Context::Raw, Context::Raw, Context::Skb, Context::Xdp]);
     let mut text = String::new();
     let mut maps = 0;

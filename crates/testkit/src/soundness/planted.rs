@@ -1,7 +1,7 @@
 //! Contained programs that only a deliberate bug of the verifier lets through.
 //!
 //! Problem: [`Sabotage`](super::Sabotage) believes everything, so it says nothing of facts that a wrong proof hands on:
-//! code that is dead, constants, known maps. Approach: with one bug planted ([`Fault`]), a program that the verifier
+//! code that is dead, constants, known maps. Approach: with one bug planted ([`Bug`]), a program that the verifier
 //! refuses without it is verified, contained, and run beside canaries. The interpreter runs it as well, watched, and
 //! tells whether the bug mattered: a run is *harmful* if a register lies outside of every proven state, or the
 //! interpreter refuses an access.
@@ -13,7 +13,46 @@ use super::{Arg, Context, Generated};
 use crate::generate::Choices;
 use bpf_isa::{Program, assemble};
 use bpf_runtime::{LoadError, Mode, OptLevel, maps::MapError, oracle};
-use bpf_verifier::faults::{Fault, plant};
+use bpf_verifier::faults as walk;
+use bpf_verifier_core::faults as core;
+use std::fmt;
+
+/// A deliberate bug of the verifier: of its walks, or of its core.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Bug {
+    /// A bug of the walks, and of what they rest on.
+    Walk(walk::Fault),
+    /// A bug of the core.
+    Core(core::Fault),
+}
+
+impl Bug {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Bug> {
+        let walk = walk::Fault::ALL.iter().copied().map(Bug::Walk);
+        walk.chain(core::Fault::ALL.iter().copied().map(Bug::Core))
+    }
+
+    /// Plants a bug on this thread in place of another, or removes it.
+    fn plant(bug: Option<Bug>) {
+        let (walks, cores) = match bug {
+            Some(Bug::Walk(fault)) => (Some(fault), None),
+            Some(Bug::Core(fault)) => (None, Some(fault)),
+            None => (None, None),
+        };
+        walk::plant(walks);
+        core::plant(cores);
+    }
+}
+
+impl fmt::Debug for Bug {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bug::Walk(fault) => fault.fmt(f),
+            Bug::Core(fault) => fault.fmt(f),
+        }
+    }
+}
 
 /// The effect of a bug on a program.
 #[derive(Debug)]
@@ -62,11 +101,11 @@ impl Planted {
     }
 
     /// Whether the verifier refuses the program, and accepts it with the bug.
-    pub fn is_let_through(&self, fault: Fault, generated: &Generated) -> bool {
+    pub fn is_let_through(&self, fault: Bug, generated: &Generated) -> bool {
         let load = || load(&self.interpreter, generated, Code::Plain(OptLevel::None), Verified::Again);
-        plant(Some(fault));
+        Bug::plant(Some(fault));
         let accepted = load().is_ok();
-        plant(None);
+        Bug::plant(None);
         accepted && matches!(load(), Err(LoadError::Verifier { .. }))
     }
 
@@ -76,7 +115,7 @@ impl Planted {
     /// Says which canary a run changed or read, or why a run stopped.
     pub fn check(
         &mut self,
-        fault: Fault,
+        fault: Bug,
         generated: &Generated,
         runs: u32,
         c: &mut Choices<'_>,
@@ -93,13 +132,13 @@ impl Planted {
     /// Says which canary a run changed or read, or why a run stopped.
     pub fn check_refused(
         &mut self,
-        fault: Fault,
+        fault: Bug,
         generated: &Generated,
         runs: u32,
         c: &mut Choices<'_>,
     ) -> Result<Thanks, String> {
         let outcome = self.try_check(fault, generated, runs, c);
-        plant(None);
+        Bug::plant(None);
         match outcome {
             Ok(Ok(thanks)) => Ok(thanks),
             Ok(Err(what)) => Err(format!("{what}\n{:?}\n{}", generated.context, generated.program)),
@@ -109,12 +148,12 @@ impl Planted {
 
     fn try_check(
         &mut self,
-        fault: Fault,
+        fault: Bug,
         generated: &Generated,
         runs: u32,
         c: &mut Choices<'_>,
     ) -> Result<Result<Thanks, String>, MapError> {
-        plant(Some(fault));
+        Bug::plant(Some(fault));
         let program = match load(&self.machine, generated, Code::Contained, Verified::Again) {
             Ok(program) => program,
             Err(LoadError::Uncontained { source, .. }) => {
@@ -125,7 +164,7 @@ impl Planted {
         let Ok(watched) = load(&self.interpreter, generated, Code::Plain(OptLevel::None), Verified::Watched) else {
             return Ok(Ok(Thanks::Refused));
         };
-        plant(None);
+        Bug::plant(None);
         self.seen.programs += 1;
         self.seen.contained += 1;
         let mut harmful = 0;
@@ -148,7 +187,7 @@ impl Planted {
 }
 
 /// A program and the bug that lets it through, as a section of a file.
-pub fn print(fault: Fault, generated: &Generated) -> String {
+pub fn print(fault: Bug, generated: &Generated) -> String {
     let global = |args: &Option<Vec<Arg>>| match args {
         None => "-".to_owned(),
         Some(args) => {
@@ -176,14 +215,14 @@ pub fn print(fault: Fault, generated: &Generated) -> String {
 ///
 /// # Errors
 /// The text of the first malformed section.
-pub fn parse(text: &str) -> Result<Vec<(Fault, Generated)>, String> {
+pub fn parse(text: &str) -> Result<Vec<(Bug, Generated)>, String> {
     text.split("\n== ").skip(1).map(|section| parse_one(section).ok_or_else(|| section.to_owned())).collect()
 }
 
-fn parse_one(section: &str) -> Option<(Fault, Generated)> {
+fn parse_one(section: &str) -> Option<(Bug, Generated)> {
     let (name, rest) = section.split_once('\n')?;
     let (about, text) = rest.split_once('\n')?;
-    let fault = Fault::ALL.iter().find(|fault| format!("{fault:?}") == name)?;
+    let fault = Bug::all().find(|fault| format!("{fault:?}") == name)?;
     let mut about = about.split(';').map(str::trim);
     let context = match about.next()? {
         "Raw" => Context::Raw,
@@ -205,5 +244,5 @@ fn parse_one(section: &str) -> Option<(Fault, Generated)> {
     let globals = about.next()?.split_whitespace().map(global).collect::<Option<_>>()?;
     let ordered = about.next()? == "ordered";
     let program = Program::new(assemble(text).ok()?).ok()?;
-    Some((*fault, Generated { program, context, globals, maps, lens, ordered, lured: true }))
+    Some((fault, Generated { program, context, globals, maps, lens, ordered, lured: true }))
 }

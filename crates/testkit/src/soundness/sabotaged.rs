@@ -16,9 +16,10 @@ use super::selected::{self, Selected};
 use super::world::World;
 use super::{Generated, MapId, generate, generate_owning};
 use crate::generate::Choices;
-use bpf_isa::{Insn, Program, Src};
+use bpf_isa::{Callee, Insn, Program, Src};
 use bpf_runtime::oracle::Emitted;
 use bpf_runtime::{LoadError, Mode, RunError, code::Arch, maps::MapError, oracle};
+use bpf_uapi::Kfunc;
 use std::collections::BTreeMap;
 
 /// Counts of programs and runs.
@@ -38,6 +39,9 @@ pub struct Contained {
     pub selected: Selected,
     /// Refused, by reason.
     pub refused: BTreeMap<String, u64>,
+    /// Contained programs that look up values of inner maps ("inner"), make dynptrs ("dynptr"), and access memory behind
+    /// these ("slice").
+    pub kinds: BTreeMap<&'static str, u64>,
 }
 
 /// Runs changed programs that were not verified, contained.
@@ -125,6 +129,9 @@ impl Sabotage {
             Err(error) => return Ok(Some(format!("it does not load: {error}"))),
         };
         self.seen.contained += 1;
+        for (kind, has) in kinds(generated) {
+            *self.seen.kinds.entry(kind).or_default() += u64::from(has);
+        }
         if let Some(emitted @ Emitted { arena: false, .. }) = &oracle::code()
             && emitted.code.arch == Arch::X64
         {
@@ -137,11 +144,26 @@ impl Sabotage {
     }
 }
 
+/// The kinds of [`Contained::kinds`], and whether the program has them.
+fn kinds(generated: &Generated) -> [(&'static str, bool); 3] {
+    let calls = |wanted: &[Callee]| {
+        generated.program.insns().iter().any(|insn| matches!(insn, Insn::Call(callee) if wanted.contains(callee)))
+    };
+    let kfunc = |kfunc: Kfunc| {
+        let index = Kfunc::ALL.iter().position(|of| *of == kfunc).and_then(|index| i32::try_from(index).ok());
+        Callee::Host(index.unwrap_or(i32::MAX))
+    };
+    let outer = generated.maps & (1 << MapId::Outer as u8 | 1 << MapId::OuterHash as u8) != 0;
+    let made = [Callee::Helper(197), Callee::Helper(198), kfunc(Kfunc::DynptrFromXdp), kfunc(Kfunc::DynptrFromSkb)];
+    let slices = [Callee::Helper(203), kfunc(Kfunc::DynptrSlice), kfunc(Kfunc::DynptrSliceRdwr)];
+    [("inner", outer), ("dynptr", calls(&made)), ("slice", calls(&slices))]
+}
+
 /// Checks the machine code of a contained program; describes what was refused, with the code before it.
 pub(super) fn check_emitted(Emitted { code, regions, objects, .. }: &Emitted) -> Result<Selected, String> {
-    selected::check(code, regions, objects).map_err(|refused| {
+    selected::check(code, regions, objects, &[]).map_err(|refused| {
         let lines = crate::disasm::lines(code, &|symbol| format!("{symbol:?}")).unwrap_or_default();
-        let before = lines.iter().filter(|line| u64::from(line.offset) <= refused.at).rev().take(60);
+        let before = lines.iter().filter(|line| u64::from(line.offset) <= refused.at).rev().take(1000);
         let before: Vec<_> = before.map(|line| format!("{:x}: {}", line.offset, line.text)).collect();
         let before = before.into_iter().rev().collect::<Vec<_>>().join("\n");
         format!("the check of machine code refuses {refused} in\n{before}")

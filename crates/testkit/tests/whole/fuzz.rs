@@ -66,7 +66,9 @@ fn faults_of_the_optimiser_are_found() {
     for &fault in Fault::ALL {
         let elsewhere = Fault::OF_ARM64.contains(&fault) && !cfg!(target_arch = "aarch64")
             || Fault::OF_X64.contains(&fault) && !cfg!(target_arch = "x86_64");
-        if elsewhere || Fault::OF_ALLOCATION.contains(&fault) {
+        // `a_dynptr_that_is_not_restored_is_noticed` has a program that shows this one.
+        let shown = fault == Fault::DynptrUnrestored;
+        if elsewhere || shown || Fault::OF_ALLOCATION.contains(&fault) {
             continue;
         }
         let mut itself = bpf_testkit::itself();

@@ -9,3 +9,4 @@ mod selected;
 mod sleepers;
 mod snapshots;
 mod soundness;
+mod speculated;

@@ -6,8 +6,10 @@ use bpf_isa::{Program, assemble};
 use bpf_jit::Extern;
 use bpf_jit_code::{Code, PatchSlot, Reloc, RelocKind, TailCallSite, TailTarget};
 use bpf_runtime::code::Arch;
+use bpf_runtime::oracle::Emitted;
+use bpf_testkit::generate::Choices;
 use bpf_testkit::soundness::selected::{Selected, check};
-use bpf_testkit::soundness::{Context, Generated, Sabotage};
+use bpf_testkit::soundness::{self, Context, Generated, Sabotage};
 
 /// The code of a line of `machine_code.txt`: bytes, then entries, relocations and patch slots with their offsets.
 fn code_of(line: &str) -> Code {
@@ -53,7 +55,7 @@ fn code_that_escapes_is_refused_and_its_harmless_twin_accepted() {
             continue;
         }
         let code = code_of(lines.next().unwrap());
-        let found = check(&code, &regions, &objects);
+        let found = check(&code, &regions, &objects, &[]);
         let expected = line.strip_prefix("refused ").map(|rest| rest.split(':').next().unwrap());
         let why = found.as_ref().err().map(|refused| format!("{:?}", refused.why));
         if why.as_deref() != expected {
@@ -119,17 +121,99 @@ fn each_selection_that_is_taken_out_is_missed() {
         let emitted = sabotage.code(&generated).unwrap_or_else(|| panic!("{name} is not contained"));
         let lines = bpf_testkit::disasm::lines(&emitted.code, &|symbol| format!("{symbol:?}")).unwrap();
         let listing = || lines.iter().map(|line| format!("{:x}: {}\n", line.offset, line.text)).collect::<String>();
-        let whole = check(&emitted.code, &emitted.regions, &emitted.objects);
+        let whole = check(&emitted.code, &emitted.regions, &emitted.objects, &[]);
         let Ok(Selected { selections: 1.., .. }) = whole else { panic!("{name}: {whole:?}\n{}", listing()) };
         let mut missed = 0;
         for line in lines.iter().filter(|line| line.text.starts_with("cmov")) {
             let found = [true, false].map(|always| {
                 let mut code = emitted.code.clone();
                 without(&mut code.bytes, line.offset as usize, line.len as usize, always);
-                check(&code, &emitted.regions, &emitted.objects).is_err()
+                check(&code, &emitted.regions, &emitted.objects, &[]).is_err()
             });
             missed += u32::from(found.contains(&true));
         }
         assert!(missed > 0, "{name}\n{}", listing());
+    }
+}
+
+/// The bytes of BPF stack of each function.
+fn stacks(emitted: &Emitted) -> Vec<u32> {
+    emitted.lir.funcs.iter().map(|func| func.stack_bytes).collect()
+}
+
+/// The check of the arm64 code of generated programs that are contained, on any host.
+#[test]
+fn arm64_code_of_contained_programs_is_selected() {
+    if Arch::HOST.is_none() {
+        return bpf_testkit::skipped("arm64 code", &"no machine code on this host");
+    }
+    let mut sabotage = Sabotage::default();
+    let (mut all, mut programs, mut refused) = (Selected::default(), 0, Vec::new());
+    let seeds = if bpf_testkit::emulated() { 200 } else { 2000 };
+    for seed in 0..seeds {
+        let mut choices = Choices::from_seed(seed);
+        let mut generated = match seed % 4 {
+            0 => soundness::neighbours(&mut choices),
+            1 => soundness::generate_owning(&mut choices),
+            _ => soundness::generate(&mut choices),
+        };
+        generated.globals.iter_mut().for_each(|signature| *signature = None);
+        let Some(emitted) = sabotage.code(&generated).filter(|emitted| !emitted.arena) else { continue };
+        programs += 1;
+        match check(&emitted.arm64, &emitted.regions, &emitted.objects, &stacks(&emitted)) {
+            Ok(counts) => all.add(counts),
+            Err(why) => refused.push((seed, why, emitted)),
+        }
+    }
+    // One of each kind is shown.
+    let mut kinds = std::collections::BTreeMap::new();
+    for (seed, why, emitted) in &refused {
+        let lines = bpf_testkit::disasm::lines(&emitted.arm64, &|symbol| format!("{symbol:?}")).unwrap();
+        let text = |line: &bpf_testkit::disasm::Line| format!("{:x}: {}", line.offset, line.text);
+        let near = lines.iter().filter(|line| u64::from(line.offset) <= why.at).rev().take(12).map(text);
+        let near: Vec<_> = near.collect();
+        let kind = near.first().map(|line| line.split_whitespace().nth(1).unwrap_or("").to_owned());
+        kinds.entry(format!("{:?} {kind:?}", why.why)).or_insert((seed, near, 0u32)).2 += 1;
+    }
+    assert!(refused.is_empty(), "{} of {programs}: {kinds:#?}", refused.len());
+    assert!(all.accesses > 40 * programs && all.selections > 2 * programs, "{programs}: {all:?}");
+}
+
+/// Takes each selection out of arm64 code: by a move, by nothing, and by taking the barrier behind it out.
+#[test]
+fn each_selection_that_is_taken_out_of_arm64_code_is_missed() {
+    const NOP: u32 = 0xd503_201f;
+    const CSDB: u32 = 0xd503_229f;
+    if Arch::HOST.is_none() {
+        return bpf_testkit::skipped("arm64 code", &"no machine code on this host");
+    }
+    let mut sabotage = Sabotage::default();
+    for (name, text) in PROGRAMS {
+        let program = Program::new(assemble(text).unwrap()).unwrap();
+        let globals = vec![None; program.subprogs().len()];
+        let context = Context::Raw;
+        let generated = Generated { program, context, globals, maps: 0, lens: vec![14], ordered: true, lured: false };
+        let emitted = sabotage.code(&generated).unwrap_or_else(|| panic!("{name} is not contained"));
+        let check = |code: &Code| check(code, &emitted.regions, &emitted.objects, &stacks(&emitted));
+        let whole = check(&emitted.arm64);
+        let Ok(Selected { selections: 1.., .. }) = whole else { panic!("{name}: {whole:?}") };
+        let word = |at: usize| u32::from_le_bytes(emitted.arm64.bytes[at..at + 4].try_into().unwrap());
+        let missed = |at: usize, by: u32| {
+            let mut code = emitted.arm64.clone();
+            code.bytes[at..at + 4].copy_from_slice(&by.to_le_bytes());
+            check(&code).is_err()
+        };
+        let (mut selections, mut barriers) = (0, 0);
+        for at in (0..emitted.arm64.bytes.len()).step_by(4) {
+            let insn = word(at);
+            // csel of 64 bits.
+            if insn & 0xffe0_0c00 == 0x9a80_0000 {
+                let (d, n, m) = (insn & 31, insn >> 5 & 31, insn >> 16 & 31);
+                let moves = [n, m].map(|of| 0xaa00_03e0 | of << 16 | d);
+                selections += u32::from(moves.into_iter().chain([NOP]).any(|by| missed(at, by)));
+            }
+            barriers += u32::from(insn == CSDB && missed(at, NOP));
+        }
+        assert!(selections > 0 && barriers > 0, "{name}: {selections} selections, {barriers} barriers");
     }
 }

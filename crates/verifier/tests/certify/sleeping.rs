@@ -288,6 +288,35 @@ fn a_record_is_not_accessed_behind_a_call_that_may_give_it_back() {
     assert!(matches!(refused, Err(bpf_verifier::Escape::Pointer(_))), "{refused:?}");
 }
 
+/// Reserves a record behind a dynptr, and keeps a slice of it in r6.
+const SLICE: &str = "r1 = map[fd:3]\nr2 = 16\nr3 = 0\nr4 = r10\nr4 += -16\ncall 198\nr1 = r10\nr1 += -16\nr2 = 0\nr3 = 8\ncall 203\n\
+    r6 = r0\nif r6 == 0 goto end\n";
+/// Gives the record of the dynptr back.
+const SUBMIT_SLICE: &str = "end: r1 = r10\nr1 += -16\nr2 = 0\ncall 199\n";
+
+/// A slice is not accessed once its record may have been given back, by whichever function, whatever was proven.
+#[test]
+fn a_slice_ends_with_its_record() {
+    let plain = "r1 = r6\nr2 = 0\ncall 132\n";
+    assert_eq!(contain(&[SLICE, READ, SUBMIT_SLICE, OUT].concat()), Ok(()));
+    let twins = [[SLICE, SUBMIT_SLICE, READ, OUT].concat(), [SLICE, plain, READ, SUBMIT_SLICE, OUT].concat()];
+    for twin in &twins {
+        assert!(matches!(contain(twin), Err(bpf_verifier::Escape::Pointer(_))), "{:?}", contain(twin));
+    }
+    // A dynptr of a record that was given back leads nowhere.
+    let again = "r1 = r10\nr1 += -16\nr2 = 0\nr3 = 8\ncall 203\n";
+    let used = contain(&[SLICE, SUBMIT_SLICE, again, OUT].concat());
+    assert!(matches!(used, Err(bpf_verifier::Escape::Argument { arg: 1, .. })), "{used:?}");
+    #[cfg(feature = "faults")]
+    {
+        use bpf_verifier_core::faults::{Fault, plant};
+        plant(Some(Fault::SliceSurvives));
+        let contained = contain(&twins[0]);
+        plant(None);
+        assert_eq!(contained, Ok(()));
+    }
+}
+
 /// A call that only dead code makes ends no pointer, and the refusal of a pointer says that a sleep may have ended it.
 #[test]
 fn calls_in_dead_code_do_not_make_a_function_sleep() {

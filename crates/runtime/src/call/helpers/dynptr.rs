@@ -18,6 +18,7 @@ use crate::context::skb::SkBuff;
 use crate::error::HelperError;
 use crate::num::{index, low};
 use bpf_jit_code::RunCtx;
+use bpf_maps::speculation::mask_below;
 use bpf_maps::{MapHeader, program as map_ops};
 use bpf_uapi::Errno;
 
@@ -60,6 +61,12 @@ impl Dynptr {
     fn check(self, offset: u64, len: u64) -> Result<(), Errno> {
         let size = u64::from(self.size);
         if len > size || offset > size - len { Err(Errno::E2BIG) } else { Ok(()) }
+    }
+
+    /// Returns `offset` if `len` bytes from there are within `size` bytes, and 0 otherwise, without a branch: a processor
+    /// that has mispredicted that comparison reads the first bytes.
+    fn within(offset: u64, len: u64, size: u64) -> u64 {
+        offset & mask_below(offset + len, size + 1)
     }
 
     /// The packet in pieces that the dynptr leads to, if it leads to one.
@@ -117,17 +124,25 @@ impl Dynptr {
             };
         }
         self.check(offset, len)?;
-        let at = u64::from(self.offset & OFFSET) + offset;
+        let at = u64::from(self.offset & OFFSET) + Dynptr::within(offset, len, self.size.into());
         if self.offset & KIND == SKB_META {
             let context: *const SkBuff<'_> = core::ptr::with_exposed_provenance(index(self.data));
             // SAFETY: made of the context of a program on `__sk_buff`, which outlasts the run.
             let window = unsafe { &(*context).window };
             let has = window.metadata().len() as u64;
-            return if at + len <= has { Ok(window.data_meta().wrapping_add(index(at))) } else { Err(Errno::E2BIG) };
+            let inside = Dynptr::within(at, len, has);
+            return if at + len <= has {
+                Ok(window.data_meta().wrapping_add(index(inside)))
+            } else {
+                Err(Errno::E2BIG)
+            };
         }
         // SAFETY: the caller's promise.
         match unsafe { self.window() } {
-            Some(window) if at + len <= window.len() as u64 => Ok(window.data().wrapping_add(index(at))),
+            Some(window) if at + len <= window.len() as u64 => {
+                let inside = Dynptr::within(at, len, window.len() as u64);
+                Ok(window.data().wrapping_add(index(inside)))
+            }
             Some(_) => Err(Errno::EFAULT),
             None => Ok(core::ptr::with_exposed_provenance_mut::<u8>(index(self.data)).wrapping_add(index(at))),
         }

@@ -4,6 +4,7 @@
 //! Longer circles, and those through runs further up a thread's stack, end because waiting does.
 
 use crate::abi::run::Run;
+use crate::call::helpers::skb::ret;
 use crate::call::helpers::socket::numbered;
 use crate::call::leave;
 use crate::error::HelperError;
@@ -29,15 +30,19 @@ macro_rules! map_helpers {
         $(#[$doc])*
         ///
         /// # Safety
-        /// Called by a program that was proven (or promised) to pass a live map and memory of the map's sizes; `ctx` is
+        /// Called by a program that was proven (or promised) to pass a live map, or null, and memory of the map's sizes; `ctx` is
         /// the first field of a [`Run`].
         pub(super) unsafe extern "C" fn $name(map: u64, $a: u64, $b: u64, $c: u64, _: u64, ctx: *mut RunCtx) -> u64 {
             let $map = map as *const MapHeader;
+            // A contained program may pass null, as an inner map that was not found.
+            if $map.is_null() {
+                return ret(Err(Errno::EINVAL));
+            }
             // SAFETY: the hidden argument that emitted code (or the interpreter) passes is the first field of this
             // thread's live `Run`.
             let $slot = unsafe { slot(ctx) };
             let _ = ($b, $c);
-            // SAFETY: the program was proven to pass a live map in the first register, and a key, value or buffer of
+            // SAFETY: the program was proven to pass a live map in the first register, which is not null, and a key, value or buffer of
             // that map's sizes where the operation takes one; the slot is that of the guard that the run is under.
             (unsafe { $call }) as u64
         }
@@ -58,12 +63,16 @@ map_helpers! {
     map_peek_elem(map, out, b, c, slot) = map_ops::peek(map, out as *mut u8, slot);
 }
 
-/// `bpf_map_lookup_elem`. For a map of sockets, the host is asked for the socket whose cookie is at the key.
+/// `bpf_map_lookup_elem`. For a map of sockets, the host is asked for the socket whose cookie is at the key. Null, which
+/// a contained program may pass as an inner map that was not found, has no elements.
 ///
 /// # Safety
 /// As the helpers over maps.
 pub(super) unsafe extern "C" fn map_lookup_elem(map: u64, key: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
     let map = map as *const MapHeader;
+    if map.is_null() {
+        return 0;
+    }
     // SAFETY: the hidden argument is the first field of this thread's live `Run`.
     let slot = unsafe { slot(ctx) };
     // SAFETY: the program was proven to pass a live map and a key of its size; the slot is that of the run's guard.

@@ -1,4 +1,4 @@
-//! A static check of a contained program's machine code (x86-64): each access is at an address that is made of trusted
+//! A static check of a contained program's machine code: each access is at an address that is made of trusted
 //! starts, constants and selections, and control goes only where the check has been.
 //!
 //! Problem: `bpf_jit::unconfined` checks ops, before registers are allocated and instructions emitted. A mistake of
@@ -7,7 +7,7 @@
 //! and a data flow over registers, spill slots and flags computes the class of each value, as a linear sum of named
 //! values ([`value`]). The check fails closed: an allow-list decides, and anything else is an error.
 //!
-//! * Instructions: only the forms that the back end emits for contained code ([`x64`]). Every path from every entry is
+//! * Instructions: only the forms that the back end emits for contained code ([`x64`], [`arm64`]). Every path from every entry is
 //!   followed. A branch leads to an instruction of the same function, a call to an entry, to a linked function, or to a
 //!   sequence that ends the run. The only indirect branch is one to the function that ends stopped runs, taken from the
 //!   hidden argument, with the hidden argument as argument. No instruction is left unvisited.
@@ -34,14 +34,16 @@
 //! trusted to keep the calling convention. Frames of a page and more (which are probed), jump tables, indirect tail
 //! calls and arenas are refused, not understood.
 
+mod arm64;
 mod state;
 mod value;
 mod x64;
 
+use arm64::Arm64;
 use bpf_analysis::{BoundsPlace, RegionBounds};
 use bpf_jit::Extern;
-use bpf_jit_code::{Code, RunCtx, Symbol};
-use state::Flags;
+use bpf_jit_code::{Arch, Code, RunCtx, Symbol};
+use state::{Flags, State};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use value::{Class, Name, Value};
@@ -121,18 +123,50 @@ impl Selected {
 }
 
 /// Checks all functions of a contained program's code. `regions` says where the bounds of the context's regions are;
-/// the functions in `objects` return the start of an object, or null.
+/// the functions in `objects` return the start of an object, or null; `stacks` says how many bytes of BPF stack each
+/// function has, which code for x86-64 shows by itself.
 ///
 /// # Errors
 /// The first instruction that is not allowed where it stands.
-pub fn check(code: &Code, regions: &[RegionBounds], objects: &[Symbol]) -> Result<Selected, Unselected> {
+pub fn check(
+    code: &Code,
+    regions: &[RegionBounds],
+    objects: &[Symbol],
+    stacks: &[u32],
+) -> Result<Selected, Unselected> {
+    let fields = Fields { regions, objects };
+    let unread = |(at, why)| Unselected { at, why, text: String::new() };
+    match code.arch {
+        Arch::X64 => check_on(&X64::new(code, fields).map_err(unread)?, code),
+        Arch::Arm64 => check_on(&Arm64::new(code, fields, stacks).map_err(unread)?, code),
+    }
+}
+
+/// The code of a program as the instructions of a machine.
+trait Machine {
+    /// What is known of a function's frame.
+    type Frame: Copy;
+    /// The text of an instruction.
+    fn text(&self, at: u64) -> String;
+    /// Instructions to which more than one path may lead.
+    fn joins(&self) -> BTreeSet<u64>;
+    /// An instruction that no path reaches, and that does something.
+    fn unreached(&self, reached: &BTreeSet<u64>) -> Option<u64>;
+    /// The state at the entry of a function.
+    fn entry_state(&self, first: bool) -> State;
+    /// The frame of the function with this entry.
+    fn frame(&self, entry: u64) -> Self::Frame;
+    /// Checks one instruction in this state, and changes the state by it; returns where control goes, and the place that
+    /// it accesses.
+    fn step(&self, at: u64, frame: Self::Frame, state: &mut State) -> Result<(Vec<u64>, Option<Spot>), Why>;
+}
+
+fn check_on(machine: &impl Machine, code: &Code) -> Result<Selected, Unselected> {
     let unselected = |at, why, text| Unselected { at, text, why };
-    let machine =
-        X64::new(code, Fields { regions, objects }).map_err(|(at, why)| unselected(at, why, String::new()))?;
     let joins = machine.joins();
     let (mut reached, mut accesses) = (BTreeSet::new(), BTreeMap::new());
     for (i, entry) in code.entries.iter().enumerate() {
-        let walked = walk(&machine, u64::from(*entry), i == 0, &joins, &mut accesses);
+        let walked = walk(machine, u64::from(*entry), i == 0, &joins, &mut accesses);
         reached.extend(walked.map_err(|(at, why)| unselected(at, why, machine.text(at)))?);
     }
     if let Some(at) = machine.unreached(&reached) {
@@ -150,7 +184,7 @@ const MOST_VISITS: u32 = 500;
 /// Follows all paths from an entry until the states before all instructions have settled. Each change of a state
 /// checks its instruction again, so the last check of each is one in its final state. Returns the instructions.
 fn walk(
-    machine: &X64<'_>,
+    machine: &impl Machine,
     entry: u64,
     first: bool,
     joins: &BTreeSet<u64>,
@@ -295,13 +329,14 @@ impl Fields<'_> {
         } else if is(RunCtx::THROWN_OFFSET, 8) {
             value.exactly() == Some(0)
         } else if is(RunCtx::BUDGET_OFFSET, 8) {
-            value.offset_in(Class::Budget) == Some(-1)
+            value.offset_in(Class::Budget).is_some_and(|by| (-255..0).contains(&by))
         } else {
             // A stop writes no number that anything but its message depends on.
             is(RunCtx::STOP_CODE_OFFSET, 4)
                 || is(RunCtx::STOP_INSN_OFFSET, 4)
                 || is(RunCtx::STOP_PC_OFFSET, 8)
                 || is(RunCtx::STOP_SP_OFFSET, 8)
+                || is(RunCtx::STOP_LINK_OFFSET, 8)
         };
         if allowed { Ok(()) } else { Err(Why::Field) }
     }

@@ -6,7 +6,7 @@
 
 use super::state::{Flags, State};
 use super::value::{Class, Name, Place, Value};
-use super::{Fields, Spot, Why};
+use super::{Fields, Machine, Spot, Why};
 use bpf_jit::Extern;
 use bpf_jit_code::{Code, RelocKind, RunCtx, TailTarget};
 use iced_x86::{
@@ -121,12 +121,40 @@ impl<'a> X64<'a> {
         Ok(X64 { code, insns, externs, entries, bypasses, targets, fields, info })
     }
 
-    pub(super) fn text(&self, at: u64) -> String {
+    /// The instructions from the entry of the function that contains `at` up to the next entry.
+    fn function(&self, at: u64) -> Range<u64> {
+        let start = self.entries.range(..=at).next_back().copied().unwrap_or(0);
+        let end = self.entries.range(at + 1..).next().copied().unwrap_or(self.code.bytes.len() as u64);
+        start..end
+    }
+
+    /// Refuses prefixes, segments and registers that emitted code does not use.
+    fn is_plain(&self, insn: &Instruction) -> Result<(), Why> {
+        let atomic = matches!(
+            insn.mnemonic(),
+            Mnemonic::Add | Mnemonic::And | Mnemonic::Or | Mnemonic::Xor | Mnemonic::Xadd | Mnemonic::Cmpxchg
+        );
+        let memory = |i| insn.op_kind(i) == OpKind::Memory;
+        let locked = insn.has_lock_prefix();
+        let prefixes = insn.has_rep_prefix() || insn.has_repne_prefix() || insn.has_xacquire_prefix();
+        let lock = !locked || atomic && memory(0);
+        let needs_lock = matches!(insn.mnemonic(), Mnemonic::Xadd | Mnemonic::Cmpxchg) && !locked;
+        let segment = insn.segment_prefix() != Register::None;
+        let high =
+            (0..insn.op_count()).any(|i| insn.op_kind(i) == OpKind::Register && is_high_byte(insn.op_register(i)));
+        if prefixes || !lock || needs_lock || segment || high { Err(Why::Instruction) } else { Ok(()) }
+    }
+}
+
+impl Machine for X64<'_> {
+    type Frame = Frame;
+
+    fn text(&self, at: u64) -> String {
         self.insns.get(&at).map(ToString::to_string).unwrap_or_default()
     }
 
     /// Instructions to which more than one path may lead.
-    pub(super) fn joins(&self) -> BTreeSet<u64> {
+    fn joins(&self) -> BTreeSet<u64> {
         let near = |insn: &&Instruction| insn.op0_kind() == OpKind::NearBranch64;
         let targets = self.insns.values().filter(near).map(Instruction::near_branch_target);
         targets.chain(self.entries.iter().copied()).collect()
@@ -134,7 +162,7 @@ impl<'a> X64<'a> {
 
     /// An instruction that is no padding and that no path reaches. Behind the call of a retpoline is a loop that only
     /// speculation enters.
-    pub(super) fn unreached(&self, reached: &BTreeSet<u64>) -> Option<u64> {
+    fn unreached(&self, reached: &BTreeSet<u64>) -> Option<u64> {
         let mut previous = [Mnemonic::Nop; 2];
         for (at, insn) in &self.insns {
             let (mnemonic, back) = (insn.mnemonic(), insn.near_branch_target());
@@ -153,7 +181,7 @@ impl<'a> X64<'a> {
     }
 
     /// The state at the entry of a function.
-    pub(super) fn entry_state(&self, first: bool) -> State {
+    fn entry_state(&self, first: bool) -> State {
         let class = |reg| match usize::from(reg) {
             RSP => Class::Sp,
             R9 => Class::Run,
@@ -165,16 +193,9 @@ impl<'a> X64<'a> {
         State { regs, slots: BTreeMap::new(), flags: None }
     }
 
-    /// The instructions from the entry of the function that contains `at` up to the next entry.
-    fn function(&self, at: u64) -> Range<u64> {
-        let start = self.entries.range(..=at).next_back().copied().unwrap_or(0);
-        let end = self.entries.range(at + 1..).next().copied().unwrap_or(self.code.bytes.len() as u64);
-        start..end
-    }
-
     /// Finds the BPF stack by the prologue: below rbp (`push rbp; mov rbp, rsp; sub rsp, bytes`), or, in a function
     /// that calls nothing, the red zone.
-    pub(super) fn frame(&self, entry: u64) -> Frame {
+    fn frame(&self, entry: u64) -> Frame {
         let calls = |insn: &Instruction| {
             insn.mnemonic() == Mnemonic::Call
                 && (self.externs.contains_key(&insn.ip()) || self.entries.contains(&insn.near_branch_target()))
@@ -204,7 +225,7 @@ impl<'a> X64<'a> {
 
     /// Checks one instruction in this state, and changes the state by it; returns where control goes, and the place
     /// that it accesses.
-    pub(super) fn step(&self, at: u64, frame: Frame, state: &mut State) -> Result<(Vec<u64>, Option<Spot>), Why> {
+    fn step(&self, at: u64, frame: Frame, state: &mut State) -> Result<(Vec<u64>, Option<Spot>), Why> {
         let insn = self.insns.get(&at).ok_or(Why::End)?;
         state.forget(&|name| matches!(name, Name::Made(of, _) if of == at));
         self.is_plain(insn)?;
@@ -226,23 +247,6 @@ impl<'a> X64<'a> {
             }
         }
         Ok((next, spot))
-    }
-
-    /// Refuses prefixes, segments and registers that emitted code does not use.
-    fn is_plain(&self, insn: &Instruction) -> Result<(), Why> {
-        let atomic = matches!(
-            insn.mnemonic(),
-            Mnemonic::Add | Mnemonic::And | Mnemonic::Or | Mnemonic::Xor | Mnemonic::Xadd | Mnemonic::Cmpxchg
-        );
-        let memory = |i| insn.op_kind(i) == OpKind::Memory;
-        let locked = insn.has_lock_prefix();
-        let prefixes = insn.has_rep_prefix() || insn.has_repne_prefix() || insn.has_xacquire_prefix();
-        let lock = !locked || atomic && memory(0);
-        let needs_lock = matches!(insn.mnemonic(), Mnemonic::Xadd | Mnemonic::Cmpxchg) && !locked;
-        let segment = insn.segment_prefix() != Register::None;
-        let high =
-            (0..insn.op_count()).any(|i| insn.op_kind(i) == OpKind::Register && is_high_byte(insn.op_register(i)));
-        if prefixes || !lock || needs_lock || segment || high { Err(Why::Instruction) } else { Ok(()) }
     }
 }
 
