@@ -198,7 +198,7 @@ impl<'a> Stepper<'a> {
                     return Ok(true);
                 }
                 Err(error) if error.is::<out::WriteError>() => return Err(error),
-                Err(error) => line!("{}", out::explain(&error))?,
+                Err(error) => line!("{error:#}")?,
             }
             if self.quit {
                 return Ok(false);
