@@ -1,10 +1,10 @@
 //! Verdict and time of each program of C sources, by compiler, instruction set and optimisation level.
 //!
 //! `cargo run --release -p bpf-verifier --example sources [--with COMPILER]... [--cpu CPU]... [--level LEVEL]...
-//! [--log] [--prove] [--way WAY] [PATH]...`. A path is a C file or a folder of C files; the default is `cases/c`, its `service`
-//! and reports 20 to 22. `COMPILER` is a command. The defaults are clang-19, v2 to v4, -O1, -O2 and -Os; bpf-gcc takes
-//! the level and no `-target`. `--log` prints each walk; `--prove` looks for a certificate instead,
-//! and says what each strategy could not prove; `--way` walks by one way of the portfolio alone (`ways.rs`).
+//! [--log] [--prove] [--way WAY] [PATH]...`. A path is a C file or a folder of C files; the default is `cases/c`, its
+//! `service` and reports 20 to 22. `COMPILER` is a command. The defaults are clang-19, v2 to v4, -O1, -O2 and -Os;
+//! bpf-gcc takes the level and no `-target`. `--log` prints each walk; `--prove` looks for a certificate instead, and
+//! says what each strategy could not prove; `--way` walks by one way of the portfolio alone (`ways.rs`).
 //! The output has one line for each program and setting, sorted, with the verdict first and the time last, so that two
 //! tables can be compared (`cut -f1-5`). A time is that of the verifier alone: the least of five for an accepted
 //! program, a single one for a refused program.

@@ -15,7 +15,7 @@ const REFUSED: [&str; 7] = [
     "11_longest_word",
     "23_lz_copy",
     "min4",
-    // It divides numbers with a sign, which v2 and v3 have no instruction for.
+    // The program divides numbers with a sign, which v2 and v3 have no instruction for.
     "token_t1",
     "query_t4 query",
     "query_t4 globs",
@@ -35,7 +35,7 @@ fn programs_of_ordinary_authors_are_accepted_as_clang_compiles_them() {
             Ok(folder) => folder,
             Err(why) => return skipped(what, &why),
         };
-        // Of the reports, those about the precision of the verifier.
+        // These reports are about the precision of the verifier.
         let reports = ["20_", "21_", "22_"];
         let all = !folder.ends_with("reports");
         let files = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
