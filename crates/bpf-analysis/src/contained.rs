@@ -110,8 +110,8 @@ pub enum Passed {
     Dynptr {
         /// The offset, a multiple of 8.
         off: i16,
-        /// Whether the call makes the dynptr. If it does not, the two words that are kept beside the slots are written
-        /// to the frame first, over whatever the program has stored there.
+        /// Whether the call makes the dynptr. If it does not, the two words that are kept beside the slots are
+        /// written to the frame first, over whatever the program has stored there.
         made: bool,
     },
     /// The context, whatever the register holds.
@@ -139,11 +139,11 @@ pub enum Passed {
 /// Everything that the analysis says of one instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Confined {
-    /// Whether the analysis reaches the instruction. An unreached instruction stops the run: control never comes there,
-    /// if the verifier is right.
+    /// Whether the analysis reaches the instruction. An unreached instruction stops the run: control never comes
+    /// there, if the verifier is right.
     pub reached: bool,
-    /// For a load, a store or an atomic operation: the place that the base register leads to, without the instruction's
-    /// offset. `None`: the instruction accesses no memory, or the arena.
+    /// For a load, a store or an atomic operation: the place that the base register leads to, without the
+    /// instruction's offset. `None`: the instruction accesses no memory, or the arena.
     pub place: Option<Place>,
     /// Actions on the starts of objects.
     pub hold: Hold,
@@ -174,8 +174,8 @@ pub struct Contained {
 }
 
 impl Contained {
-    /// Most bytes of an object that are accessed at a constant offset, where the object's length is known only when the
-    /// program runs.
+    /// Most bytes of an object that are accessed at a constant offset, where the object's length is known only when
+    /// the program runs.
     pub const MAX_CONSTANT: u32 = 1 << 16;
 
     /// Most bytes that a call may use of an object whose length is known only when the program runs.

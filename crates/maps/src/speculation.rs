@@ -1,8 +1,8 @@
 //! Indices that stay in range where the processor has mispredicted the comparison before.
 //!
 //! Problem: a processor that mispredicts `index < len` goes on with any index, and what it reads then shows in its
-//! caches (Spectre v1). Approach: as the kernel's `array_index_nospec`, the index becomes 0 by arithmetic on the flags of
-//! a comparison of its own. The compiler does not see that comparison, so it makes no branch of it.
+//! caches (Spectre v1). Approach: as the kernel's `array_index_nospec`, the index becomes 0 by arithmetic on the
+//! flags of a comparison of its own. The compiler does not see that comparison, so it makes no branch of it.
 
 /// Returns `index` if it is less than `len`, and 0 otherwise, without a branch.
 #[inline]
@@ -37,8 +37,8 @@ pub fn mask_below(a: u64, b: u64) -> u64 {
 #[must_use]
 pub fn mask_below(a: u64, b: u64) -> u64 {
     let mask: u64;
-    // SAFETY: the instructions change the flags and `mask` only. `hint #20` is `csdb`, behind which the processor uses no
-    // predicted result of `csetm`.
+    // SAFETY: the instructions change the flags and `mask` only. `hint #20` is `csdb`, behind which the processor
+    // uses no predicted result of `csetm`.
     unsafe {
         core::arch::asm!(
             "cmp {a}, {b}",

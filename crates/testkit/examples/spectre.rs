@@ -1,9 +1,10 @@
-//! Spectre v1, measured: a verified program is trained, its bound is flushed from the caches, and it is given an index
-//! whose byte is a secret of the host. Which line of a table it has read shows by the time of reading each.
+//! Spectre v1, measured: a verified program is trained, its bound is flushed from the caches, and it is given an
+//! index whose byte is a secret of the host. Which line of a table it has read shows by the time of reading each.
 //!
 //! `cargo run --release -p bpf-testkit --example spectre` prints how many of the secret's bytes were found, without
-//! `contained` and with it. It needs x86-64 with `clflush` and `rdtscp`, and a machine that is not too busy; where it finds
-//! nothing without `contained`, it says nothing. `tests/whole/speculated.rs` asks a model instead of the machine.
+//! `contained` and with it. It needs x86-64 with `clflush` and `rdtscp`, and a machine that is not too busy; where
+//! it finds nothing without `contained`, it says nothing. `tests/whole/speculated.rs` asks a model instead of the
+//! machine.
 
 #[cfg(target_arch = "x86_64")]
 mod x64 {
@@ -62,7 +63,8 @@ mod x64 {
 
     fn value(map: &Map, bytes: usize) -> &[u8] {
         let base = map.header().base.cast_const();
-        // SAFETY: the only value of an array of one element of so many bytes, which the map keeps; programs read it only.
+        // SAFETY: the only value of an array of one element of so many bytes, which the map keeps; programs read it
+        // only.
         unsafe { std::slice::from_raw_parts(base, bytes) }
     }
 

@@ -1,16 +1,18 @@
-//! Determines the object to which each access of a program is confined, so that a wrong proof does not lead outside it.
+//! Determines the object to which each access of a program is confined, so that a wrong proof does not lead outside
+//! it.
 //!
 //! Problem: the walk's proofs about numbers are many and subtle, and one wrong proof lets a program reach any memory.
 //! Approach: a second analysis, small and apart from the walk, that follows pointers only. One forward data flow
-//! determines the object of each pointer, and the offset into it where that is constant. The analysis uses no result of
-//! the walk about values. The compiler then confines every access to that object, whatever number the register holds
-//! ([`bpf_analysis::Contained`]). Dead code is determined by the walk; reaching it stops the run.
+//! determines the object of each pointer, and the offset into it where that is constant. The analysis uses no
+//! result of the walk about values. The compiler then confines every access to that object, whatever number the
+//! register holds ([`bpf_analysis::Contained`]). Dead code is determined by the walk; reaching it stops the run.
 //!
-//! Invariants: an object is one that the program was given (its frame, the context, a region, a map's value, or memory
-//! that a function returned). The start of a held object is stored in its home on every path. An object that others may
-//! free while the run sleeps is not accessed after a sleep, whether the walk let the program sleep there or not. A
-//! dynptr lies in the frame, where the program may overwrite it: its words are kept as the function that made it wrote
-//! them, and restored before each call that uses it. A program that the analysis cannot follow is refused with the instruction ([`Uncontained`]).
+//! Invariants: an object is one that the program was given (its frame, the context, a region, a map's value, or
+//! memory that a function returned). The start of a held object is stored in its home on every path. An object that
+//! others may free while the run sleeps is not accessed after a sleep, whether the walk let the program sleep there
+//! or not. A dynptr lies in the frame, where the program may overwrite it: its words are kept as the function that
+//! made it wrote them, and restored before each call that uses it. A program that the analysis cannot follow is
+//! refused with the instruction ([`Uncontained`]).
 
 use bpf_analysis::{
     BlockId, Cfg, Confined, Contained, ContextAccess, Extent, Facts, Hold, Home, MemKind, Object, Passed, Place,
@@ -180,8 +182,8 @@ enum Val {
     Inner(u32),
     /// In a slot: the first word, or the second, of a dynptr to memory of this kind.
     Dynptr(Dynptr, Word),
-    /// A pointer into this object, or null, with the offset from its start where it is constant. Offsets into the frame
-    /// are relative to r10.
+    /// A pointer into this object, or null, with the offset from its start where it is constant. Offsets into the
+    /// frame are relative to r10.
     Ptr(Target, Option<i64>),
 }
 
@@ -274,8 +276,8 @@ impl State {
         }
     }
 
-    /// Forgets, where the run may have slept, the pointers to objects that do not outlast a sleep. The host may replace
-    /// an inner map meanwhile.
+    /// Forgets, where the run may have slept, the pointers to objects that do not outlast a sleep. The host may
+    /// replace an inner map meanwhile.
     fn sleep(&mut self) {
         self.forget(|val| match val {
             Val::Ptr(target, _) => !target.outlasts_sleep(),
@@ -296,8 +298,8 @@ impl State {
         });
     }
 
-    /// Forgets, where a packet may have moved, or the record of a dynptr may have been given back, what dynptrs have led
-    /// to.
+    /// Forgets, where a packet may have moved, or the record of a dynptr may have been given back, what dynptrs
+    /// have led to.
     fn drop_slices(&mut self) {
         if !planted!(SliceSurvives) {
             self.forget(|val| matches!(val, Val::Ptr(Target::Held { class: Class::Slice, .. }, _)));
@@ -344,8 +346,8 @@ struct Function {
     homes: u128,
     /// Whether a run may sleep in it, or in a function that it calls.
     sleeps: bool,
-    /// Whether a record may be given back in it, or in a function that it calls: any, its caller's, too, since nothing
-    /// is known of values that the caller passes.
+    /// Whether a record may be given back in it, or in a function that it calls: any, its caller's, too, since
+    /// nothing is known of values that the caller passes.
     gives_back: bool,
 }
 
@@ -358,11 +360,11 @@ struct Lent {
 }
 
 impl Lent {
-    /// Whether no byte is in both, whatever was proven. A function's own frame is younger than all other memory, and no
-    /// access of it is redirected.
+    /// Whether no byte is in both, whatever was proven. A function's own frame is younger than all other memory,
+    /// and no access of it is redirected.
     fn is_apart(&self, other: &Lent) -> bool {
         match (self.target, other.target) {
-            // It may be a buffer anywhere.
+            // A slice may be a buffer in any memory.
             (Target::Held { class: Class::Slice, .. }, _) | (_, Target::Held { class: Class::Slice, .. }) => false,
             (Target::Frame, Target::Frame) => match (self.bytes, other.bytes) {
                 (Some(a), Some(b)) => a.1 <= b.0 || b.1 <= a.0,
@@ -704,8 +706,8 @@ impl Analysis<'_> {
                 let spilled = whole.flatten().and_then(slot_at);
                 let scattered = self.functions[self.sub.index()].scattered;
                 let val = match spilled.map(|n| (n, state.slots[usize::from(n) - 1])) {
-                    // A wrong access may have changed a constant in memory, so constants are not kept. The object of a
-                    // pointer is: accesses are confined to it whatever the slot holds.
+                    // A wrong access may have changed a constant in memory, so constants are not kept. The object
+                    // of a pointer is: accesses are confined to it whatever the slot holds.
                     Some((n, val @ (Val::Ptr(..) | Val::Map(_) | Val::Inner(_)))) => {
                         if val.is_held() {
                             self.hold(slot, Hold::Copy(Home::Slot(n), Home::Reg(dst)));
@@ -736,8 +738,8 @@ impl Analysis<'_> {
                             }
                         }
                     }
-                    // A number that overwrites a pointer does not change the object of the slot: a later load yields a
-                    // number, and accesses through it stay confined to that object.
+                    // A number that overwrites a pointer does not change the object of the slot: a later load
+                    // yields a number, and accesses through it stay confined to that object.
                     Some(None) if size != Size::DW || val.is_number() => {}
                     Some(None) => {
                         let function = &mut self.functions[self.sub.index()];
@@ -846,7 +848,8 @@ impl Analysis<'_> {
         Ok(Place { object, off: constant.and(at) })
     }
 
-    /// Records the access to a context field, in the host's layout. Returns the value that a load of the field yields.
+    /// Records the access to a context field, in the host's layout. Returns the value that a load of the field
+    /// yields.
     fn field(&mut self, slot: u32, base: i64, off: i64, size: Size, access: Access) -> Result<Val, Escape> {
         let layout = self.env.context;
         let at = u32::try_from(base + off).map_err(|_| Escape::Field)?;
@@ -1146,7 +1149,8 @@ impl Analysis<'_> {
             }
             let place = match extent {
                 Extent::Bytes(bytes) => self.place(target, at, 0, bytes, mem.align).map_err(|_| refused())?,
-                // At run time the length is bounded to the end of the object, so the offset must lie within the object.
+                // At run time the length is bounded to the end of the object, so the offset must lie within the
+                // object.
                 Extent::Next { .. } => match target {
                     Target::Held {
                         class: Class::Caller | Class::Map { .. } | Class::Mem | Class::Record | Class::Slice,
@@ -1243,8 +1247,8 @@ impl Analysis<'_> {
         self.functions[self.sub.index()].homes |= homes;
     }
 
-    /// Records that a call has made or changed a dynptr at this offset from r10. `of` is the kind of the dynptr of which
-    /// it made another.
+    /// Records that a call has made or changed a dynptr at this offset from r10. `of` is the kind of the dynptr of
+    /// which it made another.
     fn dynptr_written(
         &mut self,
         slot: u32,

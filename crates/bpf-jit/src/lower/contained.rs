@@ -465,8 +465,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// Returns the address of a dynptr in the frame. One that the call does not make is written anew, from where the
-    /// program cannot write.
+    /// Returns the address of a dynptr in the frame. Unless the call makes the dynptr, its words are restored from
+    /// where the program cannot write.
     fn dynptr(&mut self, off: i16, made: bool) -> VReg {
         let off = i32::from(off);
         if !made && !bpf_isa::planted_in!(bpf_opt::faults, DynptrUnrestored) {

@@ -20,7 +20,7 @@ use std::fmt;
 /// A deliberate bug of the verifier: of its walks, or of its core.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Bug {
-    /// A bug of the walks, and of what they rest on.
+    /// A bug of the walks.
     Walk(walk::Fault),
     /// A bug of the core.
     Core(core::Fault),

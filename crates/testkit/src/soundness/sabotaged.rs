@@ -2,10 +2,10 @@
 //!
 //! Problem: that containment holds whatever is proven shows only where proofs are wrong. Approach: a program whose
 //! proof is wrong runs contained, as machine code beside canaries: the bytes around the packet, the context's fields
-//! that it may not write, constants, the maps that it does not name, and the machine stack beneath it. Whatever such a
-//! program computes is right; a canary that changed, a run beyond its budget, or the process's end is not. Reads are
-//! observed by a second run from the same addresses with other canaries: a result that depends on them was made of
-//! bytes outside of the program's objects.
+//! that it may not write, constants, the maps that it does not name, and the machine stack beneath it. Whatever
+//! such a program computes is right; a canary that changed, a run beyond its budget, or the process's end is not.
+//! Reads are observed by a second run from the same addresses with other canaries: a result that depends on them
+//! was made of bytes outside of the program's objects.
 //!
 //! [`Sabotage`] believes everything of generated programs, most of them damaged in some instructions;
 //! [`planted`](super::planted) has a verifier with one deliberate bug.
@@ -39,8 +39,8 @@ pub struct Contained {
     pub selected: Selected,
     /// Refused, by reason.
     pub refused: BTreeMap<String, u64>,
-    /// Contained programs that look up values of inner maps ("inner"), make dynptrs ("dynptr"), and access memory behind
-    /// these ("slice").
+    /// Contained programs that look up values of inner maps ("inner"), make dynptrs ("dynptr"), and access memory
+    /// behind these ("slice").
     pub kinds: BTreeMap<&'static str, u64>,
 }
 

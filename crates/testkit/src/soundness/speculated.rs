@@ -2,13 +2,13 @@
 //!
 //! Problem: whether a program leaks bytes that are not its own through a mispredicted bounds check (Spectre v1) is
 //! measured by timing a cache, which not every machine allows, and which proves nothing where it finds nothing.
-//! Approach: a model. A program's ops ([`Lir`], as the optimiser left them) are evaluated; at each conditional branch,
-//! the wrong side is evaluated as well, up to a number of ops, with its stores kept apart, and branches in it are
-//! mispredicted again up to a depth. The address of each access is recorded. Everything is done twice, with other bytes
-//! outside of the program's objects.
+//! Approach: a model. A program's ops ([`Lir`], as the optimiser left them) are evaluated; at each conditional
+//! branch, the wrong side is evaluated as well, up to a number of ops, with its stores kept apart, and branches in
+//! it are mispredicted again up to a depth. The address of each access is recorded. Everything is done twice, with
+//! other bytes outside of the program's objects.
 //!
-//! A program *leaks* if the two lists of addresses differ: an address depends on a byte outside. It *strays* if an access
-//! lies outside of every object that it may name. A program that never strays leaks nothing.
+//! A program *leaks* if the two lists of addresses differ: an address depends on a byte outside. It *strays* if an
+//! access lies outside of every object that it may name. A program that never strays leaks nothing.
 //!
 //! Limits of the model. Functions outside of the program are evaluated as they should be; their own branches are not
 //! mispredicted. Selections ([`Op::Confine`], [`Op::Select`]) are not predicted. Loads see all older stores.
@@ -58,12 +58,12 @@ pub struct Setting {
     pub maps: Vec<ModelMap>,
     /// The packet, or the raw context.
     pub packet: Vec<u8>,
-    /// Offsets of the context's pointers to the start and end of each of its regions; none: the packet is the context. The
-    /// first region is the packet, and the others are empty.
+    /// Offsets of the context's pointers to the start and end of each of its regions; none: the packet is the
+    /// context. The first region is the packet, and the others are empty.
     pub context: Vec<(u32, u32)>,
     /// Bytes of the sink.
     pub sink: u64,
-    /// Functions that return the start of an object. Those that are no look-ups return null here.
+    /// Functions that return the start of an object. All but look-ups return null here.
     pub objects: Vec<Symbol>,
 }
 
@@ -81,8 +81,8 @@ const APART: u64 = 1 << 28;
 const HANDLES: u64 = 0x80_0000_0000;
 
 impl Setting {
-    /// A raw context of these bytes, and these maps: bytes of a value, number of values, and for a map of maps the index of
-    /// the inner map. A key is found if its number is below the number of values.
+    /// A raw context of these bytes, and these maps: bytes of a value, number of values, and for a map of maps the
+    /// index of the inner map. A key is found if its number is below the number of values.
     pub fn new(packet: Vec<u8>, maps: &[(u32, u32, Option<usize>)]) -> Setting {
         let map = |(i, (value_size, entries, inner)): (u64, &(u32, u32, Option<usize>))| ModelMap {
             base: MAPS + i * APART,
@@ -100,7 +100,7 @@ impl Setting {
     }
 }
 
-/// What two evaluations of a program have found.
+/// The findings of two evaluations of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Speculated {
     /// An access on a mispredicted path that lies outside of every object: its address.
@@ -156,7 +156,7 @@ struct Cpu {
     stored: Option<HashMap<u64, u8>>,
 }
 
-/// What an op does to the path.
+/// The effect of an op on the path.
 enum Flow {
     On,
     /// The program ends, or its next op is not known.

@@ -1,5 +1,5 @@
-//! Programs at the border of every rule of the verifier run as it promised: a short run; `examples/soundness.rs` is the
-//! long one.
+//! Programs at the border of every rule of the verifier run as it promised: a short run; `examples/soundness.rs` is
+//! the long one.
 
 use bpf_isa::{Program, assemble};
 use bpf_testkit::generate::Choices;
@@ -227,7 +227,7 @@ fn contained_programs_stay_inside_under_each_planted_bug() {
             Thanks::Sound | Thanks::Refused | Thanks::Uncontained(_) => {}
         }
     }
-    // Each bug is planted, and an eighth of the file's programs verified under it, whichever bug they were found for.
+    // Each bug is planted in turn, and an eighth of the file's programs are verified under it.
     for (i, fault) in Bug::all().enumerate() {
         let (ran, _) = seen.entry(format!("{fault:?}")).or_default();
         for (_, generated) in programs.iter().skip(i % 8).step_by(8).filter(|(of, _)| *of != fault) {

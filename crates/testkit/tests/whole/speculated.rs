@@ -22,7 +22,7 @@ fn look_up(map: u32, key: &str) -> String {
     )
 }
 
-/// What the model finds in a gadget that is not contained.
+/// The model's finding in a gadget that is not contained.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Finds {
     /// An address that depends on a byte outside.
@@ -75,8 +75,8 @@ fn gadgets() -> Vec<(&'static str, u32, Finds, String)> {
     .collect()
 }
 
-/// Bytes of a value, number of values, and the map in an entry, of the maps that gadgets refer to. The last is the inner
-/// map.
+/// Bytes of a value, number of values, and the map in an entry, of the maps that gadgets refer to. The last is the
+/// inner map.
 const MAPS: [(u32, u32, Option<usize>); 7] =
     [(24, 3, None), (16, 4, None), (64, 1, None), (16, 2, None), (8, 2, Some(6)), (1 << 14, 1, None), (16, 3, None)];
 
@@ -95,7 +95,7 @@ fn maps(engine: &Engine) -> Vec<Map> {
     maps
 }
 
-/// What the model finds in a verified program.
+/// Returns the model's findings in a verified program.
 fn found(linker: &Linker<()>, maps: &[Map], text: &str, number: u32, contained: bool) -> Speculated {
     let insns = assemble(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let maps: Vec<&Map> = maps.iter().collect();
@@ -183,8 +183,8 @@ const WORLD: [(u32, u32, Option<usize>); 13] = [
     (16, 3, None),
 ];
 
-/// Generated programs that nobody has verified, contained, neither leave their objects where branches are mispredicted nor
-/// where they are not.
+/// Generated programs that nobody has verified, contained, neither leave their objects where branches are
+/// mispredicted nor where they are not.
 #[test]
 fn contained_generated_programs_do_not_leak() {
     if Arch::HOST.is_none() {

@@ -294,7 +294,7 @@ const SLICE: &str = "r1 = map[fd:3]\nr2 = 16\nr3 = 0\nr4 = r10\nr4 += -16\ncall 
 /// Gives the record of the dynptr back.
 const SUBMIT_SLICE: &str = "end: r1 = r10\nr1 += -16\nr2 = 0\ncall 199\n";
 
-/// A slice is not accessed once its record may have been given back, by whichever function, whatever was proven.
+/// No slice is accessed behind a call that may give its record back.
 #[test]
 fn a_slice_ends_with_its_record() {
     let plain = "r1 = r6\nr2 = 0\ncall 132\n";

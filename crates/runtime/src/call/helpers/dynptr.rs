@@ -63,8 +63,8 @@ impl Dynptr {
         if len > size || offset > size - len { Err(Errno::E2BIG) } else { Ok(()) }
     }
 
-    /// Returns `offset` if `len` bytes from there are within `size` bytes, and 0 otherwise, without a branch: a processor
-    /// that has mispredicted that comparison reads the first bytes.
+    /// Returns `offset` if `len` bytes from there are within `size` bytes, and 0 otherwise, without a branch: a
+    /// processor that has mispredicted that comparison reads the first bytes.
     fn within(offset: u64, len: u64, size: u64) -> u64 {
         offset & mask_below(offset + len, size + 1)
     }
@@ -106,8 +106,8 @@ impl Dynptr {
         }
     }
 
-    /// The address of `len` bytes at `offset`: of the packet as it is now, if the dynptr is of a packet; an error where
-    /// they are in several pieces.
+    /// The address of `len` bytes at `offset`: of the packet as it is now, if the dynptr is of a packet; an error
+    /// where they are in several pieces.
     ///
     /// # Safety
     /// As [`Dynptr::window`].
@@ -400,8 +400,8 @@ pub(super) unsafe extern "C" fn dynptr_write(
         Err(errno) => ret(Err(errno)),
         Ok(_) if to.offset & KIND == SKB => {
             let at = u64::from(to.offset & OFFSET) + offset;
-            // SAFETY: `data` is the context of the running program on `__sk_buff`; the rest is passed on as the program
-            // gave it.
+            // SAFETY: `data` is the context of the running program on `__sk_buff`; the rest is passed on as the
+            // program gave it.
             unsafe { skb_store_bytes(to.data, at, src, len, flags, run) }
         }
         Ok(_) if flags != 0 => ret(Err(EINVAL)),
@@ -578,8 +578,8 @@ pub(super) unsafe extern "C" fn discard(ptr: u64, flags: u64, c: u64, d: u64, e:
     unsafe { ringbuf_discard(data, flags, c, d, e, run) }
 }
 
-/// `bpf_user_ringbuf_drain(map, callback, ctx, flags)`: calls `callback(dynptr, ctx)` for each record until it returns
-/// non-zero; the number of records, or an error number.
+/// `bpf_user_ringbuf_drain(map, callback, ctx, flags)`: calls `callback(dynptr, ctx)` for each record until it
+/// returns non-zero; the number of records, or an error number.
 ///
 /// # Safety
 /// `map` must be a live map.
@@ -601,8 +601,8 @@ pub(crate) unsafe fn run_drain(
             }
         }
     };
-    // SAFETY: both callers pass the map that their program was proven to pass, a user ring buffer that the run's guard
-    // keeps.
+    // SAFETY: both callers pass the map that their program was proven to pass, a user ring buffer that the run's
+    // guard keeps.
     let visited = unsafe { map_ops::user_ringbuf_drain(map as *const MapHeader, flags, &mut visit) };
     match failed {
         Some(error) => Err(error),

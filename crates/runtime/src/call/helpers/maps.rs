@@ -1,7 +1,7 @@
 //! Helpers over maps of data, and the locks in their values.
 //!
-//! A resilient lock is not waited for if its owner waits for one of this run's: each slot says what its run waits for.
-//! Longer circles, and those through runs further up a thread's stack, end because waiting does.
+//! A resilient lock is not waited for if its owner waits for one of this run's: each slot says what its run waits
+//! for. Longer circles, and those through runs further up a thread's stack, end because waiting does.
 
 use crate::abi::run::Run;
 use crate::call::helpers::skb::ret;
@@ -30,8 +30,8 @@ macro_rules! map_helpers {
         $(#[$doc])*
         ///
         /// # Safety
-        /// Called by a program that was proven (or promised) to pass a live map, or null, and memory of the map's sizes; `ctx` is
-        /// the first field of a [`Run`].
+        /// Called by a program that was proven (or promised) to pass a live map, or null, and memory of the map's
+        /// sizes; `ctx` is the first field of a [`Run`].
         pub(super) unsafe extern "C" fn $name(map: u64, $a: u64, $b: u64, $c: u64, _: u64, ctx: *mut RunCtx) -> u64 {
             let $map = map as *const MapHeader;
             // A contained program may pass null, as an inner map that was not found.
@@ -42,8 +42,9 @@ macro_rules! map_helpers {
             // thread's live `Run`.
             let $slot = unsafe { slot(ctx) };
             let _ = ($b, $c);
-            // SAFETY: the program was proven to pass a live map in the first register, which is not null, and a key, value or buffer of
-            // that map's sizes where the operation takes one; the slot is that of the guard that the run is under.
+            // SAFETY: the program was proven to pass a live map in the first register, which is not null, and a
+            // key, value or buffer of that map's sizes where the operation takes one; the slot is that of the guard
+            // that the run is under.
             (unsafe { $call }) as u64
         }
     )*};
@@ -63,8 +64,8 @@ map_helpers! {
     map_peek_elem(map, out, b, c, slot) = map_ops::peek(map, out as *mut u8, slot);
 }
 
-/// `bpf_map_lookup_elem`. For a map of sockets, the host is asked for the socket whose cookie is at the key. Null, which
-/// a contained program may pass as an inner map that was not found, has no elements.
+/// `bpf_map_lookup_elem`. For a map of sockets, the host is asked for the socket whose cookie is at the key. Null,
+/// which a contained program may pass as an inner map that was not found, has no elements.
 ///
 /// # Safety
 /// As the helpers over maps.
@@ -80,7 +81,8 @@ pub(super) unsafe extern "C" fn map_lookup_elem(map: u64, key: u64, _: u64, _: u
     if !value.is_null() {
         return value as u64;
     }
-    // SAFETY: the map is live, the key has its size, and the slot is that of the run's guard, as for the look-up above.
+    // SAFETY: the map is live, the key has its size, and the slot is that of the run's guard, as for the look-up
+    // above.
     match unsafe { map_ops::socket(map, key as *const u8, slot) } {
         // SAFETY: `ctx` is the running program's hidden argument, and this frame holds nothing to drop.
         Some(number) => unsafe { numbered(number, ctx) },
@@ -104,8 +106,8 @@ pub(super) unsafe extern "C" fn map_lookup_percpu_elem(
     (unsafe { map_ops::lookup_percpu(map as *const MapHeader, key as *const u8, low(cpu)) }) as u64
 }
 
-/// `bpf_spin_lock`. A lock that this slot holds already ends the run: waiting for it would never end. A lock that does
-/// not fit on the run's list of locks to release ends the run as well; no verified program holds so many.
+/// `bpf_spin_lock`. A lock that this slot holds already ends the run: waiting for it would never end. A lock that
+/// does not fit on the run's list of locks to release ends the run as well; no verified program holds so many.
 ///
 /// # Safety
 /// `lock` must be the lock in a live map value; `ctx` the first field of a [`Run`].
@@ -159,8 +161,8 @@ pub(super) unsafe extern "C" fn res_spin_lock(lock: u64, _: u64, _: u64, _: u64,
         let other = of(owner).map_or(0, |other| other.load(Ordering::Relaxed));
         if other != 0 && held.has_lock(other) { Err(Errno::EDEADLK) } else { Ok(()) }
     };
-    // SAFETY: the verifier (or the interpreter's check) admits only the lock's field of a value that the run may reach,
-    // aligned to 4; the slot is the run's own.
+    // SAFETY: the verifier (or the interpreter's check) admits only the lock's field of a value that the run may
+    // reach, aligned to 4; the slot is the run's own.
     let taken = unsafe { map_ops::res_spin_lock(lock as *mut u32, slot, waits) };
     if waited && let Some(mine) = of(slot) {
         mine.store(0, Ordering::Relaxed);
@@ -171,8 +173,8 @@ pub(super) unsafe extern "C" fn res_spin_lock(lock: u64, _: u64, _: u64, _: u64,
     taken as u64
 }
 
-/// `bpf_spin_unlock`, and the functions that release resilient locks: `-EPERM` for one that this run has not taken, and
-/// nothing is done to it. A run further up the thread's stack, which has the same slot, may have.
+/// `bpf_spin_unlock`, and the functions that release resilient locks: `-EPERM` for one that this run has not taken,
+/// and nothing is done to it. A run further up the thread's stack, which has the same slot, may have.
 ///
 /// # Safety
 /// As [`spin_lock`].

@@ -1,11 +1,11 @@
 //! The instructions of arm64 that contained code consists of, and the effect of each on the abstract state.
 //!
-//! Instructions are decoded here, by the encodings of the Arm Architecture Reference Manual (C4.1), so that a mistake of
-//! the assembler does not read as the right text. As for x86-64, the match is an allow-list. A selection counts only if
-//! `csdb` follows it, behind which the processor uses no predicted result of it.
+//! Instructions are decoded here, by the encodings of the Arm Architecture Reference Manual (C4.1), so that a
+//! mistake of the assembler does not read as the right text. As for x86-64, the match is an allow-list. A selection
+//! counts only if `csdb` follows it, behind which the processor uses no predicted result of it.
 //!
-//! The frame: saved registers and slots of the allocator at the bottom, the BPF stack at the top. Its bytes are those
-//! that the intermediate form says; the code does not show them.
+//! The frame has saved registers and slots of the allocator at the bottom, and the BPF stack at the top. The
+//! intermediate form says how many bytes the BPF stack has, since the code does not show it.
 
 use super::state::{Flags, State};
 use super::value::{Class, Name, Place, Value};
@@ -140,8 +140,8 @@ impl<'a> Arm64<'a> {
         at.checked_add_signed(4 * by)
     }
 
-    /// Whether a selection made at `at` is not predicted by what follows: `csdb` is next, or behind the store of the
-    /// result to a slot.
+    /// Whether no later instruction uses a predicted result of the selection at `at`. `csdb` is the next instruction,
+    /// or the one behind the store of the result to a slot.
     fn is_settled(&self, at: u64) -> bool {
         let next = |n: u64| self.word(at + 4 * n);
         let to_slot = |word: u32| word & 0xffc0_03e0 == 0xf900_03e0;

@@ -7,13 +7,19 @@
 //! and a data flow over registers, spill slots and flags computes the class of each value, as a linear sum of named
 //! values ([`value`]). The check fails closed: an allow-list decides, and anything else is an error.
 //!
-//! * Instructions: only the forms that the back end emits for contained code ([`x64`], [`arm64`]). Every path from every entry is
-//!   followed. A branch leads to an instruction of the same function, a call to an entry, to a linked function, or to a
-//!   sequence that ends the run. The only indirect branch is one to the function that ends stopped runs, taken from the
+//! * Instructions: only the forms that the back end emits for contained code ([`x64`], [`arm64`]). Every path from
+//! every entry is
+//!   followed. A branch leads to an instruction of the same function, a call to an entry, to a linked function, or
+//! to a
+//!   sequence that ends the run. The only indirect branch is one to the function that ends stopped runs, taken from
+//! the
 //!   hidden argument, with the hidden argument as argument. No instruction is left unvisited.
-//! * Trusted starts: linked addresses of values, packet and `lent` starts of the hidden argument, and starts of regions
-//!   in the context; of a call, only the result of a function that returns an object, if it was selected against null.
-//! * Constants and trusted numbers that a loop or a recursion adds up are no trusted number, since the program decides
+//! * Trusted starts: linked addresses of values, packet and `lent` starts of the hidden argument, and starts of
+//! regions
+//!   in the context; of a call, only the result of a function that returns an object, if it was selected against
+//! null.
+//! * Constants and trusted numbers that a loop or a recursion adds up are no trusted number, since the program
+//! decides
 //!   the number of rounds.
 //! * A conditional move is a selection if its condition is unsigned, the limit is a trusted number, and the selected
 //!   value is exactly the compared one, or the compared one plus a trusted start. No branch makes a value trusted, so
@@ -29,8 +35,8 @@
 //! limit that is too large or belongs to another object, and no missing selection of a constant offset. It does not
 //! look at the arguments of calls, except for the hidden argument of the program's own functions, nor at whether the
 //! start in `lent` is that of the present call. It trusts the prologue's split of a frame into BPF stack and spill
-//! slots (both are the function's own memory), and does not check that the BPF stack is zeroed before it is read, that
-//! budgets are counted, or that registers are written before they are read. Functions outside of the program are
+//! slots (both are the function's own memory), and does not check that the BPF stack is zeroed before it is read,
+//! that budgets are counted, or that registers are written before they are read. Functions outside of the program are
 //! trusted to keep the calling convention. Frames of a page and more (which are probed), jump tables, indirect tail
 //! calls and arenas are refused, not understood.
 
@@ -144,7 +150,7 @@ pub fn check(
 
 /// The code of a program as the instructions of a machine.
 trait Machine {
-    /// What is known of a function's frame.
+    /// The layout of a function's frame.
     type Frame: Copy;
     /// The text of an instruction.
     fn text(&self, at: u64) -> String;
@@ -156,8 +162,8 @@ trait Machine {
     fn entry_state(&self, first: bool) -> State;
     /// The frame of the function with this entry.
     fn frame(&self, entry: u64) -> Self::Frame;
-    /// Checks one instruction in this state, and changes the state by it; returns where control goes, and the place that
-    /// it accesses.
+    /// Checks one instruction in this state, and changes the state by it; returns where control goes, and the place
+    /// that it accesses.
     fn step(&self, at: u64, frame: Self::Frame, state: &mut State) -> Result<(Vec<u64>, Option<Spot>), Why>;
 }
 
