@@ -306,7 +306,15 @@ fn a_child_gives_up_runs_that_were_to_end() {
     }
 }
 
-/// A child that is forked in the first poll of a run's future, on the run's stack.
+/// The answer of a future that has forked, in the child.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    Waits,
+    Ready,
+    Throws,
+}
+
+/// A child that is forked in the first poll of a run's future, on the run's stack, and what that poll answers there.
 #[test]
 fn a_child_goes_on_with_no_run_whose_first_poll_has_forked() {
     use std::future::{Future, poll_fn};
@@ -318,23 +326,37 @@ fn a_child_goes_on_with_no_run_whose_first_poll_has_forked() {
         let engine = Engine::new(config).unwrap();
         let mut linker = Linker::<()>::new(&engine);
         let (forks, child) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicI32::new(-1)));
-        let (fork, made) = (Arc::clone(&forks), Arc::clone(&child));
+        // The answer of the first poll in the child, and whether the run was asked to end before the fork.
+        let answer = Arc::new(Mutex::new((Answer::Waits, false)));
+        let (fork, made, how, of) = (Arc::clone(&forks), Arc::clone(&child), Arc::clone(&answer), engine.clone());
         linker
             .func_async(1001, "forks", move |_: bpf_runtime::AsyncCaller<'_, ()>| {
-                let (fork, made) = (Arc::clone(&fork), Arc::clone(&made));
+                let (fork, made, how, of) = (Arc::clone(&fork), Arc::clone(&made), Arc::clone(&how), of.clone());
                 poll_fn(move |_| {
                     if !fork.swap(false, Ordering::SeqCst) {
                         return Poll::Ready(());
                     }
+                    let (answer, marked) = *how.lock().unwrap();
+                    if marked {
+                        of.interrupt();
+                    }
                     // SAFETY: no other thread of this process is doing anything; the child leaves through `_exit`.
-                    made.store(unsafe { libc::fork() }, Ordering::SeqCst);
-                    Poll::Pending
+                    let child = unsafe { libc::fork() };
+                    made.store(child, Ordering::SeqCst);
+                    match answer {
+                        Answer::Ready if child == 0 => Poll::Ready(()),
+                        // Without the panic hook, which may read the frames below.
+                        Answer::Throws if child == 0 => std::panic::resume_unwind(Box::new("thrown")),
+                        Answer::Ready | Answer::Throws | Answer::Waits => Poll::Pending,
+                    }
                 })
             })
             .unwrap();
         let insns = assemble("call 1001\nr0 = 6\nexit").unwrap();
         let program = linker.loader::<Raw>().sleepable(true).insns("forks", insns).unwrap();
-        for polled in [false, true] {
+        let answers = [Answer::Waits, Answer::Ready, Answer::Throws];
+        for (polled, of_child, marked) in (0..12).map(|n| (n % 2 == 0, answers[n / 2 % 3], n / 6 == 1)) {
+            *answer.lock().unwrap() = (of_child, marked);
             forks.store(true, Ordering::SeqCst);
             let mut cx = Context::from_waker(Waker::noop());
             let (mut host, mut other) = ((), ());
@@ -346,19 +368,38 @@ fn a_child_goes_on_with_no_run_whose_first_poll_has_forked() {
                     unsafe { libc::alarm(20) };
                     assert!(first.is_pending());
                     let mut fresh = Box::pin(program.run_async(&mut other, &mut []));
+                    let mut thrown_too = false;
                     for run in [&mut fresh, &mut run].into_iter().take(1 + usize::from(polled)) {
-                        let Poll::Ready(result) = run.as_mut().poll(&mut cx) else { panic!("it waits") };
-                        refused(result);
+                        let poll = || run.as_mut().poll(&mut cx);
+                        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(poll)) {
+                            Ok(Poll::Ready(result)) => refused(result),
+                            Ok(Poll::Pending) => panic!("it waits"),
+                            Err(thrown) => {
+                                assert!(matches!(of_child, Answer::Throws) && thrown.is::<&str>());
+                                thrown_too = true;
+                            }
+                        }
                     }
-                    drop(run);
+                    let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(run)));
+                    assert_eq!(dropped.is_err() || thrown_too, matches!(of_child, Answer::Throws));
                     assert_eq!(engine.async_runs(), 0);
                 }));
                 // SAFETY: ends the child without running the parent's destructors twice.
                 unsafe { libc::_exit(i32::from(result.is_err())) };
             }
-            assert!(first.is_pending());
-            assert_eq!(wait(child.load(Ordering::SeqCst)), 0, "the child's assertions ({mode:?}, polled: {polled})");
-            assert!(matches!(run.as_mut().poll(&mut cx), Poll::Ready(Ok(6))));
+            let status = wait(child.load(Ordering::SeqCst));
+            assert_eq!(status, 0, "{mode:?}, polled: {polled}, {of_child:?}, marked: {marked}");
+            let over = match first {
+                Poll::Ready(result) => result,
+                Poll::Pending => match run.as_mut().poll(&mut cx) {
+                    Poll::Ready(result) => result,
+                    Poll::Pending => panic!("it waits"),
+                },
+            };
+            match over {
+                Ok(result) => assert!(!marked && result == 6),
+                Err(error) => assert!(marked && matches!(error, RunError::Interrupted { .. }), "{error}"),
+            }
             drop(run);
             assert_eq!(engine.async_runs(), 0);
         }

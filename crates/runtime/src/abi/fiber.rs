@@ -221,6 +221,11 @@ impl Fiber {
         self.due.tick()
     }
 
+    /// Takes the payload of a panic that the poller is to resume.
+    pub(crate) fn thrown(&self) -> Option<Box<dyn Any + Send>> {
+        self.link.thrown()
+    }
+
     /// Returns whether another thread has ended the run.
     pub(crate) fn is_asked(&self) -> bool {
         self.parked.is_asked()
@@ -433,18 +438,22 @@ impl Fibers {
         if let Some(idle) = self.idle().pop() {
             return Ok(idle);
         }
+        // No more fibers than runs may be: of those, another slot may have a spare one. A run that ends meanwhile, whose
+        // slot has one already, waits for the lock.
+        let of_others = || {
+            let mut idle = self.idle();
+            idle.pop().or_else(|| self.spare.iter().find_map(|spare| taken(spare)))
+        };
         let one_more = |count: usize| (count < self.most).then_some(count + 1);
         // Release: see `each`.
         if self.count.fetch_update(Ordering::Release, Ordering::Relaxed, one_more).is_err() {
-            // No more fibers than runs may be: of those, another slot may have a spare one.
-            let spare = self.spare.iter().find_map(|spare| taken(spare));
-            return spare.ok_or_else(|| Box::new(RunError::TooManyAsleep { limit: self.most }));
+            return of_others().ok_or_else(|| Box::new(RunError::TooManyAsleep { limit: self.most }));
         }
         let fiber = match self.stacks.take() {
             Ok(stack) => Fiber::new(stack),
             Err(source) => {
                 self.count.fetch_sub(1, Ordering::Relaxed);
-                return Err(Box::new(RunError::NoStack { source }));
+                return of_others().ok_or_else(|| Box::new(RunError::NoStack { source }));
             }
         };
         self.all().insert(Arc::as_ptr(&fiber.parked).addr(), Arc::clone(&fiber.parked));

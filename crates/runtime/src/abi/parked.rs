@@ -102,6 +102,7 @@ impl Parked {
             };
             if is_forked() {
                 // The waker has forked, and another thread of the parent may have had the lock.
+                drop_waker(Some(new));
                 return false;
             }
             // The lock ends with this statement.

@@ -12,6 +12,8 @@ pub(crate) struct StoppedAt {
     pub(crate) jumped: bool,
     /// The frames of the stopped code, innermost first.
     pub(crate) stack: Vec<Stack>,
+    /// Whether the run's stack is its own, and the thread in the section of the run's end.
+    pub(crate) apart: bool,
 }
 
 /// The program, or the list of programs, that a run of emitted code began with.

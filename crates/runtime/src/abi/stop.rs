@@ -32,6 +32,12 @@ impl Run {
         self.ctx.stop_pc = 0;
     }
 
+    /// Returns whether this process is a forked child of the run's.
+    pub(crate) fn is_forked(&self) -> bool {
+        // SAFETY: null, or the engine's, which is there as long as the run (`Run::set`).
+        unsafe { self.config.as_ref() }.is_some_and(|config| config.domain.is_forked())
+    }
+
     /// Returns whether the run was asked to end.
     pub(crate) fn is_asked(&mut self) -> bool {
         // SAFETY: of a run that is there; others change it atomically.
@@ -53,7 +59,8 @@ impl Run {
     #[inline(never)]
     pub(crate) fn stop_reason_in(&mut self, roots: &dyn Roots) -> RunError {
         let stack = std::mem::take(&mut self.stopped);
-        let at = StoppedAt { pc: self.ctx.stop_pc, jumped: self.ctx.tail_calls != 0, stack };
+        let at =
+            StoppedAt { pc: self.ctx.stop_pc, jumped: self.ctx.tail_calls != 0, stack, apart: !self.link.is_null() };
         roots.explain(self.stop_reason(), at)
     }
 

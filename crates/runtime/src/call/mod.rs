@@ -317,7 +317,11 @@ unsafe extern "C" fn shim<H: 'static, Args: 'static, F: IntoHostFn<H, Args>, con
 /// store more.
 #[cold]
 #[inline(never)]
-fn call_site(own: usize) -> Option<(u64, u64)> {
+fn call_site(run: &Run, own: usize) -> Option<(u64, u64)> {
+    // The unwinder reads emitted code, which is not mapped in a forked child.
+    if run.is_forked() {
+        return None;
+    }
     #[cfg_attr(not(native), expect(unused_mut, reason = "the interpreter knows where it is"))]
     let mut found = None;
     #[cfg(not(native))]
@@ -378,9 +382,9 @@ pub(crate) unsafe fn leave(ctx: *mut RunCtx) -> u64 {
         return 0;
     }
     let own = core::mem::MaybeUninit::<u8>::uninit();
-    if let Some((pc, sp)) = call_site((&raw const own).addr()) {
-        // SAFETY: the hidden argument is the first field of this thread's run, and the pointer is to all of it.
-        let run = unsafe { &mut *ctx.cast::<Run>() };
+    // SAFETY: the hidden argument is the first field of this thread's run, and the pointer is to all of it.
+    let run = unsafe { &mut *ctx.cast::<Run>() };
+    if let Some((pc, sp)) = call_site(run, (&raw const own).addr()) {
         if run.ctx.stop_pc == 0 {
             run.ctx.stop_pc = pc;
         }

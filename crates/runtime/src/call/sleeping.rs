@@ -416,6 +416,15 @@ unsafe fn begin<H: 'static, Args: 'static, F: for<'a> IntoAsyncFn<'a, H, Args>>(
         // SAFETY: the call was just made, and stays there; this is the run's stack.
         Ok(unsafe { link.poll(call) })
     }));
+    // In a forked child, the emitted code that called is not mapped: the poller gives the run up.
+    // SAFETY: emitted code, or the interpreter, waits for the call, and nobody else uses the run.
+    if unsafe { &*run }.is_forked() {
+        match polled {
+            Ok(_) => {}
+            Err(panic) => link.throw(panic),
+        }
+        return Begun::Waits;
+    }
     match polled {
         Ok(Ok(Poll::Ready(()))) => Begun::Ready,
         Ok(Ok(Poll::Pending)) => Begun::Waits,
@@ -486,7 +495,8 @@ where
             None => bpf_quiesce::drop_payload(panic),
         }
     }
-    if with == Resume::Cancel && run.ctx.stop_code == 0 && run.is_asked() {
+    // In a forked child nobody looks at emitted code, also if the future has forked as it was dropped.
+    if with == Resume::Cancel && run.ctx.stop_code == 0 && !run.is_forked() && run.is_asked() {
         run.stop_asked();
         return Err(Left::Here);
     }

@@ -40,9 +40,10 @@ mod imp {
         tracing::warn!(program, %error, "program runs often and stays as it is");
     }
 
-    pub(crate) fn stopped(program: &str, error: &RunError) {
-        // The end of a run that may wait is in a section, and a subscriber is code of a host.
-        critical::left(|| tracing::warn!(program, %error, "run stopped"));
+    pub(crate) fn stopped(program: &str, error: &RunError, in_section: bool) {
+        let tell = || tracing::warn!(program, %error, "run stopped");
+        // A subscriber is code of a host.
+        if in_section { critical::left(tell) } else { tell() }
     }
 
     /// Whether lines of programs become events.
@@ -82,7 +83,7 @@ mod imp {
 
     pub(crate) fn stays_slow(_: &str, _: &dyn std::fmt::Display) {}
 
-    pub(crate) fn stopped(_: &str, _: &RunError) {}
+    pub(crate) fn stopped(_: &str, _: &RunError, _: bool) {}
 
     pub(crate) const PRINTS: bool = false;
 

@@ -314,7 +314,6 @@ impl Asleep {
                 }
                 Err(EnterError::Signal) => {
                     // A handler has interrupted its thread where the thread had no slot yet. Another poll goes on.
-                    self.call = None;
                     return Poll::Ready(Err(Box::new(RunError::Signal)));
                 }
                 // SAFETY: the run waits.
@@ -378,8 +377,10 @@ impl Asleep {
 
     /// Gives up a run that waits, in a forked child. The emitted code that its frames are of is not mapped there, so
     /// its stack stays as it is, and its host's future is dropped from this one.
-    fn lose(&mut self, mut thrown: Option<Box<dyn Any + Send>>) -> Outcome {
-        core::mem::forget(self.fiber.take());
+    fn lose(&mut self, thrown: Option<Box<dyn Any + Send>>) -> Outcome {
+        let fiber = self.fiber.take();
+        let mut thrown = thrown.or_else(|| fiber.as_ref().and_then(|fiber| fiber.thrown()));
+        core::mem::forget(fiber);
         if let Some(call) = self.call.take() {
             // SAFETY: the call lies on the stack of the run, which nobody resumes.
             let call = unsafe { &mut *call };

@@ -118,7 +118,7 @@ pub(crate) unsafe fn run_watched<W: Watch>(
     match result {
         Ok(_) if kept => {
             let what = "the program ended with a ring-buffer record that it had reserved, or with a lock".to_owned();
-            Err(program.locate(RunError::Access { what, insn: None, origin: None }, 0, Vec::new()))
+            Err(program.locate(RunError::Access { what, insn: None, origin: None }, 0, Vec::new(), false))
         }
         Ok(r0) => Ok(r0),
         Err(stop) => {
@@ -132,7 +132,7 @@ pub(crate) unsafe fn run_watched<W: Watch>(
             let late = run.is_late();
             let error = run.stopped().unwrap_or_else(|| reason(stop, late));
             Err(match within {
-                Some(within) => within.locate(error, 0, callers),
+                Some(within) => within.locate(error, 0, callers, false),
                 None => error,
             })
         }

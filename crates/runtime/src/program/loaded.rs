@@ -415,9 +415,10 @@ impl Loaded {
     }
 
     /// Adds to an error the program and the source line at which the run ended. If the error has no instruction, it is
-    /// found by the address `pc` in the code.
+    /// found by the address `pc` in the code. `apart`: the run's stack is its own, and the thread in the section of the
+    /// run's end.
     #[cold]
-    pub(crate) fn locate(&self, mut error: RunError, pc: u64, callers: Vec<CalledAt>) -> RunError {
+    pub(crate) fn locate(&self, mut error: RunError, pc: u64, callers: Vec<CalledAt>, apart: bool) -> RunError {
         if let Some((insn, origin)) = error.origin_mut() {
             *insn = insn.or_else(|| self.call_at(pc));
             let CalledAt { instance, program, function, line, .. } = self.called_at(*insn);
@@ -426,7 +427,7 @@ impl Loaded {
         if let Some(counted) = &self.bindings().counted {
             counted.counters.count_stop(&error);
         }
-        trace::stopped(&self.name, &error);
+        trace::stopped(&self.name, &error, apart);
         error
     }
 

@@ -7,7 +7,7 @@
 //! prog arrays that they jump through. Therefore, loads register nothing, and calls record nothing. The return address
 //! has a known place in the program's frame and lies in the caller's code, and so on up.
 //!
-//! Invariant: only the end of a stopped run comes here, inside its guard. A program that was taken out of its array
+//! Invariant: only the end of a stopped run comes here, inside its guard, or kept by its owner while it waits. A program that was taken out of its array
 //! while the run was in it is not found: the error then names the instruction only, or the calls up to it.
 
 use crate::abi::roots::{Roots, StoppedAt};
@@ -22,7 +22,7 @@ impl Roots for Loaded {
     fn explain(&self, error: RunError, at: StoppedAt) -> RunError {
         match at {
             // A host function stopped it: that was called by the program, unless that has jumped to another.
-            StoppedAt { pc: 0, jumped: false, .. } => self.locate(error, 0, Vec::new()),
+            StoppedAt { pc: 0, jumped: false, apart, .. } => self.locate(error, 0, Vec::new(), apart),
             at => locate(std::iter::once(self), error, &at),
         }
     }
@@ -38,15 +38,16 @@ impl Roots for Loaded {
 pub(crate) fn locate<'p>(
     programs: impl Iterator<Item = &'p Loaded> + Clone,
     error: RunError,
-    StoppedAt { pc, stack, .. }: &StoppedAt,
+    StoppedAt { pc, stack, apart, .. }: &StoppedAt,
 ) -> RunError {
     if *pc == 0 {
         return error;
     }
     let callers = callers(programs.clone(), stack);
     let mut error = Some((error, callers));
-    let located =
-        with_code_at(programs, *pc, |program| error.take().map(|(error, callers)| program.locate(error, *pc, callers)));
+    let located = with_code_at(programs, *pc, |program| {
+        error.take().map(|(error, callers)| program.locate(error, *pc, callers, *apart))
+    });
     match (located, error) {
         (Some(error), _) | (None, Some((error, _))) => error,
         (None, None) => RunError::Internal("an error was lost".into()),
