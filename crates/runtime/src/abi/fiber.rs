@@ -438,8 +438,8 @@ impl Fibers {
         if let Some(idle) = self.idle().pop() {
             return Ok(idle);
         }
-        // No more fibers than runs may be: of those, another slot may have a spare one. A run that ends meanwhile, whose
-        // slot has one already, waits for the lock.
+        // No more fibers than runs may be: of those, another slot may have a spare one. A run that ends meanwhile,
+        // whose slot has one already, waits for the lock.
         let of_others = || {
             let mut idle = self.idle();
             idle.pop().or_else(|| self.spare.iter().find_map(|spare| taken(spare)))

@@ -7,8 +7,9 @@
 //! prog arrays that they jump through. Therefore, loads register nothing, and calls record nothing. The return address
 //! has a known place in the program's frame and lies in the caller's code, and so on up.
 //!
-//! Invariant: only the end of a stopped run comes here, inside its guard, or kept by its owner while it waits. A program that was taken out of its array
-//! while the run was in it is not found: the error then names the instruction only, or the calls up to it.
+//! Invariant: only the end of a stopped run comes here, inside its guard, or kept by its owner while it waits. A
+//! program that was taken out of its array while the run was in it is not found: the error then names the instruction
+//! only, or the calls up to it.
 
 use crate::abi::roots::{Roots, StoppedAt};
 use crate::abi::stack::Stack;
