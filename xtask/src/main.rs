@@ -112,14 +112,8 @@ enum Command {
         /// On arm64, emulated where it is not this machine's.
         #[arg(long)]
         arm64: bool,
-        /// Instead, plant deliberate bugs in the verifier and count the programs until each is found. With
-        /// `--contained`, run contained what each lets through.
-        #[arg(long)]
-        faults: bool,
-        /// Instead, run contained, unverified programs, most of them damaged: so many runs must stay inside their
-        /// memory.
-        #[arg(long)]
-        contained: bool,
+        #[command(flatten)]
+        kind: soak::Kind,
     },
     /// Prove the verifier's and the optimiser's rules about numbers with z3: docs/book/explanation/trust.md.
     Prove {
@@ -182,9 +176,7 @@ fn main() -> anyhow::Result<()> {
         Command::Rules => rules::check(),
         Command::KernelArm64 { install } => kernel_arm64::run(install),
         Command::Objects { check } => objects::run(check),
-        Command::Soak { programs, seed, arm64, faults, contained } => {
-            soak::run(programs, seed, arm64, faults, contained)
-        }
+        Command::Soak { programs, seed, arm64, kind } => soak::run(programs, seed, arm64, &kind),
         Command::Prove { only, all, limit, faults, install } => {
             let only = only.into_iter().flat_map(|only| ["--only".to_owned(), only]);
             let arguments: Vec<String> =

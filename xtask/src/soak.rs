@@ -7,10 +7,30 @@ use crate::{
 use anyhow::bail;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub(crate) fn run(programs: u64, seed: Option<u64>, arm64: bool, faults: bool, contained: bool) -> anyhow::Result<()> {
+/// The kind of a soak: without a flag, accepted programs run on all engines.
+#[derive(clap::Args)]
+pub(crate) struct Kind {
+    /// Instead, plant deliberate bugs in the verifier and count the programs until each is found. With `--contained`,
+    /// run contained what each lets through; with `--certified`, run what the trusted core accepts under each.
+    #[arg(long)]
+    faults: bool,
+    /// Instead, run contained, unverified programs, most of them damaged: so many runs must stay inside their memory.
+    #[arg(long)]
+    contained: bool,
+    /// Only the trusted core decides, by certificates.
+    #[arg(long, conflicts_with = "contained")]
+    certified: bool,
+}
+
+pub(crate) fn run(programs: u64, seed: Option<u64>, arm64: bool, kind: &Kind) -> anyhow::Result<()> {
+    let Kind { faults, contained, certified } = *kind;
     if faults {
         // With debug assertions: a release build refuses the feature.
-        let (feature, example) = if contained { ("planted", "planted") } else { ("faults", "faults") };
+        let (feature, example) = match (contained, certified) {
+            (true, _) => ("planted", "planted"),
+            (false, true) => ("planted", "harmless"),
+            (false, false) => ("faults", "faults"),
+        };
         let arguments = ["run", "-p", "bpf-testkit", "--features", feature, "--example", example, "--"];
         return shell::run(shell::cargo().args(arguments).arg(programs.to_string()));
     }
@@ -31,5 +51,9 @@ pub(crate) fn run(programs: u64, seed: Option<u64>, arm64: bool, faults: bool, c
     };
     let example = if contained { "contained" } else { "soundness" };
     let arguments = ["run", "--release", "-p", "bpf-testkit", "--features", "oracle", "--example", example, "--"];
-    shell::run(cargo.args(arguments).args([programs.to_string(), seed.to_string()]))
+    cargo.args(arguments).args([programs.to_string(), seed.to_string()]);
+    if certified {
+        cargo.arg("certified");
+    }
+    shell::run(&mut cargo)
 }

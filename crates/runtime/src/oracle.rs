@@ -1,8 +1,9 @@
 //! For tests of the verifier (feature `oracle`): compares its proofs with the steps of the interpreter.
 //!
 //! A thread can record the abstract states of its loads, declare functions of a program without an object as global,
-//! and compare each interpreted instruction with the states of the program loaded last. Only [`believe`] and
-//! [`reuse`] change which programs are accepted, on the calling thread. Without the feature, none of this is compiled.
+//! and compare each interpreted instruction with the states of the program loaded last. Only [`believe`],
+//! [`reuse`] and [`way`] change which programs are accepted, on the calling thread. Without the feature, none of this
+//! is compiled.
 //!
 //! A thread can have the machine code of its next program.
 //!
@@ -32,6 +33,7 @@ struct Watch {
     kept: Option<Kept>,
     reusing: bool,
     believing: bool,
+    way: Option<&'static str>,
     asked_for_code: bool,
     steps_of: Option<(Lir, Code)>,
     code: Option<Emitted>,
@@ -110,6 +112,18 @@ pub unsafe fn reuse(recorded: bool) {
 /// so it must be run only where its damage is looked for, in a test.
 pub unsafe fn believe(everything: bool) {
     WATCH.with_borrow_mut(|w| w.believing = everything);
+}
+
+/// From now on, this thread's loads verify by this strategy of the verifier's portfolio alone
+/// ([`bpf_verifier::Verifier::verify_by`]), or by the portfolio. `certified` accepts only what the trusted core has
+/// checked, as [`crate::verify::Proofs::Require`] does.
+pub fn way(way: Option<&'static str>) {
+    WATCH.with_borrow_mut(|w| w.way = way);
+}
+
+/// The strategy that loads verify by.
+pub(crate) fn the_way() -> Option<&'static str> {
+    WATCH.with_borrow(|w| w.way)
 }
 
 /// The machine code of a program, before it is placed, with the bounds by which it was confined.

@@ -223,7 +223,14 @@ fn verdict(
             false => LoadError::Verifier { program, source },
         }
     };
-    let verified = engine.0.verifiers.lend(|verifier: &mut Verifier| verifier.verify(program, env)).map_err(fail)?;
+    let verify = |verifier: &mut Verifier| {
+        #[cfg(feature = "oracle")]
+        if let Some(verified) = crate::oracle::the_way().and_then(|way| verifier.verify_by(program.clone(), env, way)) {
+            return verified;
+        }
+        verifier.verify(program, env)
+    };
+    let verified = engine.0.verifiers.lend(verify).map_err(fail)?;
     #[cfg(feature = "oracle")]
     let verified = {
         let mut verified = verified;

@@ -168,6 +168,9 @@ pub struct Oracle {
     accepted: u64,
     /// Whether each engine verifies each program, and all may take long.
     pub thorough: bool,
+    /// The strategy of the verifier's portfolio that decides alone, if one does. With `certified`, the trusted core
+    /// decides.
+    pub way: Option<&'static str>,
     /// Number of programs that ran contained as well, and of programs that cannot, by reason.
     pub contained: (u64, BTreeMap<String, u64>),
 }
@@ -200,13 +203,17 @@ impl Oracle {
             patient: None,
             accepted: 0,
             thorough: false,
+            way: None,
             contained: Default::default(),
         }
     }
 
     /// Verifies the program and, if it is accepted, runs it on so many inputs.
     pub fn check(&mut self, generated: &Generated, runs: u32, c: &mut Choices<'_>) -> Outcome {
-        match self.try_check(generated, runs, c) {
+        oracle::way(self.way);
+        let outcome = self.try_check(generated, runs, c);
+        oracle::way(None);
+        match outcome {
             Ok(outcome) => outcome,
             Err(error) => Outcome::Violation(format!("the maps: {error}")),
         }
