@@ -18,10 +18,12 @@ mod format;
 mod guide;
 mod meter;
 mod multipliers;
+mod partition;
 mod points;
 mod project;
 mod proof;
 mod ranks;
+mod thresholds;
 
 use std::collections::BTreeMap;
 
@@ -33,7 +35,7 @@ use crate::fuel;
 use crate::states::States;
 use guide::{Mode, Search};
 use meter::Meter;
-use points::Partition;
+use partition::Partition;
 
 pub use against::{Against, Part};
 pub use certificate::Certificate;
@@ -42,11 +44,20 @@ pub(crate) use meter::Within;
 pub use proof::{Proof, ProofSection, SECTION};
 
 /// Most walks of a point's segment, on average over all points.
-const PASSES: usize = 40;
+const PASSES: usize = 120;
 
 /// The strategies for programs with loops, and without. Loops of few rounds are unrolled.
 const OF_LOOPS: [Strategy; 5] =
     [Strategy::Heads, Strategy::HeadsByKind, Strategy::HeadsByConstant, Strategy::Unrolled, Strategy::JoinsByKind];
+/// The strategies for programs with loops and constant maps.
+const OF_TABLES: [Strategy; 6] = [
+    Strategy::Heads,
+    Strategy::HeadsByKind,
+    Strategy::HeadsByConstant,
+    Strategy::HeadsByPosition,
+    Strategy::Unrolled,
+    Strategy::JoinsByKind,
+];
 const OF_STRAIGHT: [Strategy; 3] = [Strategy::Unrolled, Strategy::Joins, Strategy::JoinsByKind];
 
 /// Looks for a certificate of the program.
@@ -140,7 +151,11 @@ fn attempts<T>(
     end: impl Fn(&mut Search<'_>, Vec<bpf_verifier_core::Kept>, u64) -> Result<T, Refusal>,
 ) -> Result<T, Unproven> {
     let heads = loop_heads(program);
-    let strategies: &[Strategy] = if heads.is_empty() { &OF_STRAIGHT } else { &OF_LOOPS };
+    let strategies: &[Strategy] = match (heads.is_empty(), guide::frozen(env).is_empty()) {
+        (true, _) => &OF_STRAIGHT,
+        (false, true) => &OF_LOOPS,
+        (false, false) => &OF_TABLES,
+    };
     let began = fuel::spent();
     let mut tried = Vec::new();
     for (i, strategy) in (1u64..).zip(strategies) {
@@ -187,6 +202,7 @@ fn attempt<'m>(
         Strategy::Heads => (false, Partition::None),
         Strategy::HeadsByKind => (false, Partition::Kinds),
         Strategy::HeadsByConstant => (false, Partition::Constants),
+        Strategy::HeadsByPosition => (false, Partition::Positions),
         Strategy::Joins => (true, Partition::None),
         Strategy::JoinsByKind => (true, Partition::Kinds),
     };

@@ -701,6 +701,33 @@ fn a_search_with_bounds_of_any_size_does_not_overflow() {
     common::with_env(text, |env| drop(Verifier::new().verify(common::program(text), env)));
 }
 
+/// Loops that need what an invariant by bounds alone does not give, and how they are proven.
+#[test]
+fn invariants_of_loops_keep_what_their_proofs_need() {
+    let wanted = [
+        ("ends.o", "fibonacci"),
+        ("headers.o", "sctp"),
+        ("joins.o", "classes"),
+        ("more.o", "unbase64"),
+        ("orders.o", "utf8_decode"),
+        ("plugins.o", "hex"),
+        ("raw.o", "matrix"),
+    ];
+    let mut wrong = Vec::new();
+    for (file, name) in wanted {
+        let object = loop_programs::objects().into_iter().find(|path| path.ends_with(file)).expect("the object");
+        let p = loop_programs::load(&object).into_iter().find(|p| p.name == name).expect("the program");
+        let (context, helpers) = (p.context(), Helpers::none());
+        let env = p.env(&context, &helpers, false);
+        match certify_within(&p.program, &env, FUEL) {
+            Ok(certificate) if accepts(&p.program, &env, &certificate) => {}
+            Ok(_) => wrong.push(format!("{name}: the core refuses the certificate")),
+            Err(why) => wrong.push(format!("{name}: {why}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 #[test]
 fn facts_agree_with_those_of_the_verifier_and_replaying_gives_them_again() {
     let mut certified = 0;

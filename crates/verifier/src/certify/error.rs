@@ -57,6 +57,8 @@ pub enum Strategy {
     HeadsByKind,
     /// An invariant for each loop head, the kinds of values there, and the constants among them.
     HeadsByConstant,
+    /// An invariant for each loop head, the kinds of values there, and the places in constant maps.
+    HeadsByPosition,
     /// Each path by itself, and each round of a loop.
     Unrolled,
     /// An invariant wherever paths join.
@@ -71,6 +73,7 @@ impl fmt::Display for Strategy {
             Strategy::Heads => "with an invariant for each loop",
             Strategy::HeadsByKind => "with an invariant for each loop and kind of values",
             Strategy::HeadsByConstant => "with an invariant for each loop, kind of values and constant",
+            Strategy::HeadsByPosition => "with an invariant for each loop, kind of values and place in constant data",
             Strategy::Unrolled => "path by path",
             Strategy::Joins => "with an invariant for each join",
             Strategy::JoinsByKind => "with an invariant for each join and kind of values",

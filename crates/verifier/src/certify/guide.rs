@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bpf_analysis::RegSet;
 use bpf_isa::{Cond, Imm64, Insn, Program, Src, Width};
-use bpf_verifier_core::{Advice, Combination, Env, Form, Guide, Point, Value};
+use bpf_verifier_core::{Advice, Combination, Env, Form, Guide, KnownMap, Point, Value};
 
 use super::meter::Meter;
 use super::multipliers;
-use super::points::{Change, Partition, PointState, Points};
+use super::partition::{Keys, Partition};
+use super::points::{Change, PointState, Points};
 use super::ranks::Ranks;
+use super::thresholds::ThresholdSets;
 
 /// The purpose of a walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +62,10 @@ impl<'m> Search<'m> {
             Insn::LoadImm64 { imm: Imm64::Const(value), .. } => Some(i128::from(value)),
             _other => None,
         });
+        let compared = program.insns().iter().filter_map(|insn| match *insn {
+            Insn::JumpIf { src, .. } => imm(src),
+            _other => None,
+        });
         let flags = program.insns().iter().filter_map(|insn| match *insn {
             // The constant as a word of 64 bits, or as the low half of one.
             Insn::Mov { src: Src::Imm(imm), width, .. } => match width {
@@ -68,10 +74,13 @@ impl<'m> Search<'m> {
             },
             _other => None,
         });
-        let lengths = env.context.regions.iter().map(|region| i128::from(region.max_len));
+        let lengths = env.context.regions.iter().map(|region| i128::from(region.max_len)).collect::<Vec<_>>();
+        let flags: BTreeSet<i128> = flags.collect();
+        let compared = compared.chain(lengths.iter().copied()).chain(flags.iter().copied());
+        let thresholds = ThresholdSets::new(constants.chain(lengths.iter().copied()), compared);
         Search {
             meter,
-            points: Points::new(constants.chain(lengths), flags.collect(), partition),
+            points: Points::new(Keys { partition, flags, frozen: frozen(env) }, thresholds),
             ranks: Ranks::default(),
             insns: program.insns().to_vec(),
             heads,
@@ -166,6 +175,12 @@ impl<'m> Search<'m> {
         let order = segment.and_then(|i| self.points.all.get(i)).map(PointState::order);
         self.dirty.insert((order.unwrap_or_default(), segment));
     }
+}
+
+/// The constant maps, by index.
+pub(super) fn frozen(env: &Env<'_>) -> BTreeSet<u32> {
+    let constant = |(i, map): (u32, &KnownMap)| (map.frozen.is_some() && !map.access.writes()).then_some(i);
+    (0..).zip(env.maps).filter_map(constant).collect()
 }
 
 /// Most points that are kept.

@@ -5,17 +5,18 @@
 //! divided by a step. In this way, a number that moves by a constant each round becomes `first + step * name`, and all
 //! numbers that move alike share the name, which counts rounds.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use bpf_analysis::RegSet;
 use bpf_isa::{InsnIdx, Reg};
 use bpf_verifier_core::{
-    Base, Byte, Cell, Form, Frame, Invariant, Kept, Knowledge, Known, Name, Pointer, Scalar, Sections, Stack, State,
-    Value,
+    Base, Byte, Cell, Form, Frame, Invariant, Kept, Knowledge, Known, Name, Pointer, Scalar, Stack, State, Value,
 };
 
 use super::multipliers;
+use super::partition::{Chain, Key, Keys, chain, resolved};
 use super::project;
+use super::thresholds::{ThresholdSets, Thresholds, above_of, below_of};
 use crate::fuel;
 
 /// Units of fuel for each name, row and place of a point that is compared with a state.
@@ -28,59 +29,6 @@ pub(super) enum Place {
     Slot(usize, u32, u32),
     Length(usize),
 }
-
-/// The criterion that keeps states at one instruction apart (trace partitioning: Rival and Mauborgne, TOPLAS 2007).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Partition {
-    /// Nothing: one point for all.
-    None,
-    /// The kinds of values in live registers and slots.
-    Kinds,
-    /// The kinds, and whether a number is a constant that the program moves into registers.
-    Constants,
-}
-
-/// The contents of a place, as far as states are kept apart by them.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Tag {
-    Unset,
-    Number,
-    Constant(i128),
-    Pointer(BaseTag, bool),
-}
-
-/// A [`Base`] without names.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum BaseTag {
-    Context,
-    Stack(u8),
-    Region(u8),
-    Map(u32),
-    MapValue(u32),
-    Inner(u32),
-    InnerValue(u32),
-    Memory(u32, bool),
-    Record(u32),
-}
-
-impl From<Base> for BaseTag {
-    fn from(base: Base) -> BaseTag {
-        match base {
-            Base::Context => BaseTag::Context,
-            Base::Stack(frame) => BaseTag::Stack(frame),
-            Base::Region(region) => BaseTag::Region(region),
-            Base::Map(map) => BaseTag::Map(map),
-            Base::MapValue(map) => BaseTag::MapValue(map),
-            Base::Inner(map) => BaseTag::Inner(map),
-            Base::InnerValue(map) => BaseTag::InnerValue(map),
-            Base::Memory { size, writable } => BaseTag::Memory(size, writable),
-            Base::Record { owner: _, size } => BaseTag::Record(size),
-        }
-    }
-}
-
-/// The call chain: functions, each with the instruction to which it returns.
-type Chain = Vec<(u32, Option<InsnIdx>)>;
 
 /// How a name is found in a state.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -107,10 +55,6 @@ pub(super) struct PointState {
     /// The number of times that the claim was weakened.
     weakened: usize,
 }
-
-/// The numbers of weakenings after which a claim widens to powers of two only, and to the ends of the range.
-const COARSE_AFTER: usize = 12;
-const ENDS_AFTER: usize = 24;
 
 /// The most rows of a claim.
 const MAX_CANDIDATES: usize = 96;
@@ -141,17 +85,9 @@ pub(super) enum Change {
 pub(super) struct Points {
     pub(super) all: Vec<PointState>,
     at: HashMap<Key, usize>,
-    thresholds: BTreeSet<i128>,
-    /// Thresholds: powers of two and the lengths of regions (`coarse`), or none (`ends`).
-    coarse: BTreeSet<i128>,
-    ends: BTreeSet<i128>,
-    partition: Partition,
-    /// Constants that the program moves into registers.
-    flags: BTreeSet<i128>,
+    keys: Keys,
+    thresholds: ThresholdSets,
 }
-
-/// The instruction, the chain of calls, the open sections, and the partition's tags.
-type Key = (InsnIdx, Chain, Sections, Vec<Tag>);
 
 /// The number at a place; for a pointer, its offset.
 pub(super) fn number_at(lengths: &[Form], frames: &[Frame], place: Place) -> Option<Form> {
@@ -191,51 +127,14 @@ pub(super) fn places(lengths: &[Form], frames: &[Frame]) -> Vec<Place> {
     all
 }
 
-fn chain(frames: &[Frame]) -> Chain {
-    frames.iter().map(|frame| (frame.subprog, frame.back)).collect()
-}
-
 /// `a - b`, if that is a constant.
 fn apart(a: &Form, b: &Form) -> Option<i128> {
     a.plus(b, -1)?.residue(64).as_const()
 }
 
 impl Points {
-    /// Constants of the program are thresholds; `flags` are the constants that the program moves into registers.
-    pub(super) fn new(
-        constants: impl IntoIterator<Item = i128>,
-        flags: BTreeSet<i128>,
-        partition: Partition,
-    ) -> Points {
-        let mut thresholds: BTreeSet<i128> = constants.into_iter().flat_map(|c| [c - 1, c, c + 1]).collect();
-        for bits in [0, 4, 8, 12, 16, 20, 24, 30, 31, 32, 62, 63, 64] {
-            thresholds.extend([(1i128 << bits) - 1, -(1i128 << bits)]);
-        }
-        let coarse = [8, 16, 30, 32, 63].into_iter().flat_map(|bits| [(1i128 << bits) - 1, 1i128 << bits]);
-        let coarse = coarse.chain([-1, 0, -(1i128 << 31)]).collect();
-        Points { all: Vec::new(), at: HashMap::new(), thresholds, coarse, ends: BTreeSet::new(), partition, flags }
-    }
-
-    fn key(&self, at: InsnIdx, state: &State, live: RegSet) -> Key {
-        let mut tags = Vec::new();
-        if self.partition != Partition::None {
-            let tag = |value: &Value| match resolved(state, value) {
-                Value::Unset => Tag::Unset,
-                Value::Number(form) => match form.as_const() {
-                    Some(c) if self.partition == Partition::Constants && self.flags.contains(&c) => Tag::Constant(c),
-                    Some(_) | None => Tag::Number,
-                },
-                Value::Pointer(Pointer { base, present, offset: _ }) => Tag::Pointer(base.into(), present.is_some()),
-            };
-            let top = state.frames().len().saturating_sub(1);
-            for (f, frame) in state.frames().iter().enumerate() {
-                let kept = |reg: &Reg| if f == top { live.contains(*reg) } else { (6..10).contains(&reg.index()) };
-                tags.extend(Reg::ALL.into_iter().filter(kept).map(|reg| tag(&frame.regs[reg.index()])));
-                let cells = frame.stack.cells().iter().map(|cell| tag(&cell.value));
-                tags.extend(cells.filter(|tag| *tag != Tag::Number));
-            }
-        }
-        (at, chain(state.frames()), state.sections(), tags)
+    pub(super) fn new(keys: Keys, thresholds: ThresholdSets) -> Points {
+        Points { all: Vec::new(), at: HashMap::new(), keys, thresholds }
     }
 
     /// The points in the core's form, with these ranks.
@@ -245,7 +144,7 @@ impl Points {
 
     /// The point that a state belongs to.
     pub(super) fn find(&self, at: InsnIdx, state: &State, live: RegSet) -> Option<usize> {
-        self.at.get(&self.key(at, state, live)).copied()
+        self.at.get(&self.keys.key(at, state, live)).copied()
     }
 
     /// Creates a point with the facts of the first state there.
@@ -266,7 +165,7 @@ impl Points {
                 .for_each(|reg| frame.regs[reg.index()] = Value::Unset);
         }
         point.generalise(state);
-        self.at.insert(self.key(at, state, live), self.all.len());
+        self.at.insert(self.keys.key(at, state, live), self.all.len());
         self.all.push(point);
         self.all.len() - 1
     }
@@ -277,19 +176,17 @@ impl Points {
         let places = point.claim.frames.iter().map(|frame| 11 + frame.stack.cells().len()).sum::<usize>();
         fuel::charge_each(point.claim.names.len() + point.claim.rows.len() + places, PLACE);
         let names = point.claim.names.len();
-        let thresholds = match point.weakened {
-            0..COARSE_AFTER => &self.thresholds,
-            COARSE_AFTER..ENDS_AFTER => &self.coarse,
-            _often => &self.ends,
-        };
+        let thresholds = self.thresholds.after(point.weakened);
         let changed = point.weaken(state, is_head.then_some(thresholds));
         if !changed {
             return Change::None;
         }
         point.weakened += 1;
-        // States that were covered before need not satisfy a new name or row.
-        let is_new =
-            point.claim.names.len() > names || point.claim.rows.iter().any(|r| !self.all[i].claim.rows.contains(r));
+        // States that were covered before need not satisfy a new name or row, and a number that may wrap must get a
+        // name before it is compared with the claim.
+        let is_new = point.claim.names.len() > names
+            || point.claim.rows.iter().any(|r| !self.all[i].claim.rows.contains(r))
+            || point.unnamed(state).is_some();
         self.all[i] = point;
         if is_new { Change::New } else { Change::Weaker }
     }
@@ -435,9 +332,14 @@ impl PointState {
             let is_number = matches!(value_at(state.frames(), *place), Some(Value::Number(_)));
             let whole = known.bounds() == Known { word: Scalar::UNKNOWN, signed: known.signed }.bounds();
             let (min, max) = state.known().bounds(&form)?;
-            let outside = min < known.bounds().0 || max > known.bounds().1;
+            let (least, most) = known.bounds();
             let plain = first.as_const() == Some(0) && is_number && at.as_name().is_none() && at.residue(64) == at;
-            (whole && outside && plain).then_some((at, known.signed))
+            // Rows may prove that the number does not wrap although the bounds of its names do not. A fresh name would
+            // have no relation to others.
+            let holds = |claim: Option<Form>| claim.is_some_and(|claim| multipliers::holds(state.known(), &claim));
+            let above = || min >= least || holds(form.shifted(-least));
+            let below = || max <= most || holds(form.times(-1).and_then(|form| form.shifted(most)));
+            (whole && plain && !(above() && below())).then_some((at, known.signed))
         })
     }
 
@@ -504,6 +406,19 @@ impl PointState {
         for i in 0..self.claim.names.len() {
             changed |= self.widen(i, &renaming, state, thresholds);
         }
+        // A counter that may have any value may wrap, and a value that it counts is a number of its own.
+        let lost: Vec<usize> = (0..renaming.len()).filter(|i| self.has_wrapped(*i, &renaming[*i], state)).collect();
+        if !lost.is_empty() {
+            for i in lost {
+                if self.forget(i, state).is_none() {
+                    return true;
+                }
+            }
+            match self.renaming(state) {
+                Some(found) => renaming = found,
+                None => return true,
+            }
+        }
         if fresh_from < self.claim.names.len() {
             self.add_candidates(fresh_from, state, &renaming);
         }
@@ -524,47 +439,65 @@ impl PointState {
                 Err(found) => found,
             };
             *changed = true;
-            // The value at the place of the first name that cannot be found is forgotten, with everything that mentions
-            // it.
-            let lost = Name(u32::try_from(found).ok()?);
-            let mentions = |form: &Form| form.terms().iter().any(|(n, _)| *n == lost);
-            let place = match &self.recipes[found] {
-                Recipe::Of { place, .. } => Some(*place),
-                Recipe::Presence(_) | Recipe::Unused => None,
-            };
-            let at = place.filter(|place| number_at(state.lengths(), state.frames(), *place).is_some());
-            for place in places(&self.claim.lengths, &self.claim.frames) {
-                if self.number(place).is_some_and(|form| mentions(&form)) && Some(place) != at {
-                    // The place has a name of its own from here on.
-                    let known = Known { word: Scalar::UNKNOWN, signed: false };
-                    let is_there = number_at(state.lengths(), state.frames(), place).is_some();
-                    let form =
-                        is_there.then(|| self.fresh(known, Recipe::Of { place, first: Form::constant(0), step: 1 }));
-                    self.set(place, form);
-                }
+            self.forget(found, state)?;
+        }
+        None
+    }
+
+    /// Forgets a name: the values that mention it get names of their own. `None` if a held record has the name.
+    fn forget(&mut self, found: usize, state: &State) -> Option<()> {
+        // The value at the place of the first name that cannot be found is forgotten, with everything that mentions
+        // it.
+        let lost = Name(u32::try_from(found).ok()?);
+        let mentions = |form: &Form| form.terms().iter().any(|(n, _)| *n == lost);
+        let place = match &self.recipes[found] {
+            Recipe::Of { place, .. } => Some(*place),
+            Recipe::Presence(_) | Recipe::Unused => None,
+        };
+        let at = place.filter(|place| number_at(state.lengths(), state.frames(), *place).is_some());
+        for place in places(&self.claim.lengths, &self.claim.frames) {
+            if self.number(place).is_some_and(|form| mentions(&form)) && Some(place) != at {
+                // The place has a name of its own from here on.
+                let known = Known { word: Scalar::UNKNOWN, signed: false };
+                let is_there = number_at(state.lengths(), state.frames(), place).is_some();
+                let form = is_there.then(|| self.fresh(known, Recipe::Of { place, first: Form::constant(0), step: 1 }));
+                self.set(place, form);
             }
-            self.claim.rows.retain(|row| !mentions(row));
-            match at {
-                Some(place) => {
-                    self.recipes[found] = Recipe::Of { place, first: Form::constant(0), step: 1 };
-                    self.claim.names[found] = Known { word: Scalar::UNKNOWN, signed: false };
-                    self.set(place, Some(Form::name(lost)));
-                }
-                None if self.claim.held.contains(&lost) => return None,
-                None => {
-                    self.recipes[found] = Recipe::Unused;
-                    self.claim.names[found] = Known { word: Scalar::UNKNOWN, signed: false };
-                    let kept = |n: &Name| (*n != lost).then_some(*n);
-                    for frame in &mut self.claim.frames {
-                        restate_values(frame, |value| match value {
-                            Value::Pointer(Pointer { present: Some(n), .. }) if *n == lost => *value = Value::Unset,
-                            value => restate_pointer(value, kept),
-                        });
-                    }
+        }
+        self.claim.rows.retain(|row| !mentions(row));
+        match at {
+            Some(place) => {
+                self.recipes[found] = Recipe::Of { place, first: Form::constant(0), step: 1 };
+                self.claim.names[found] = Known { word: Scalar::UNKNOWN, signed: false };
+                self.set(place, Some(Form::name(lost)));
+            }
+            None if self.claim.held.contains(&lost) => return None,
+            None => {
+                self.recipes[found] = Recipe::Unused;
+                self.claim.names[found] = Known { word: Scalar::UNKNOWN, signed: false };
+                let kept = |n: &Name| (*n != lost).then_some(*n);
+                for frame in &mut self.claim.frames {
+                    restate_values(frame, |value| match value {
+                        Value::Pointer(Pointer { present: Some(n), .. }) if *n == lost => *value = Value::Unset,
+                        value => restate_pointer(value, kept),
+                    });
                 }
             }
         }
-        None
+        Some(())
+    }
+
+    /// Whether the name counts steps, may be any number, and is not proven to be one in this state.
+    fn has_wrapped(&self, i: usize, form: &Form, state: &State) -> bool {
+        let (Some(Recipe::Of { first, step, .. }), Some(known)) = (self.recipes.get(i), self.claim.names.get(i)) else {
+            return false;
+        };
+        let (least, most) = known.bounds();
+        let whole = (least, most) == Known { word: Scalar::UNKNOWN, signed: known.signed }.bounds();
+        let holds = |claim: Option<Form>| claim.is_some_and(|claim| multipliers::holds(state.known(), &claim));
+        let counts = *step != 1 || first.as_const() != Some(0);
+        let within = || holds(form.shifted(-least)) && holds(form.times(-1).and_then(|form| form.shifted(most)));
+        whole && counts && !within()
     }
 
     /// Joins kinds: a value that has another kind in the state becomes unset, and a byte gets the join of both kinds.
@@ -626,7 +559,16 @@ impl PointState {
         }
         if !below {
             let (_, to) = state.known().bounds(form).unwrap_or((least, most));
-            max = above_of(thresholds, to.max(max), most);
+            let to = to.max(max);
+            // The thresholds are those of the value, which the name counts in steps.
+            let step = match self.recipes.get(i) {
+                Some(Recipe::Of { step, .. }) => step.saturating_abs().max(1),
+                Some(Recipe::Presence(_) | Recipe::Unused) | None => 1,
+            };
+            max = match (to.checked_mul(step), most.checked_mul(step)) {
+                (Some(value), Some(most)) => above_of(thresholds, value, most).div_euclid(step).max(to),
+                _overflow => above_of(thresholds, to, most),
+            };
         }
         self.claim.names[i] = Known::range(min, max, known.signed).unwrap_or(Known { word: Scalar::UNKNOWN, ..known });
         true
@@ -671,6 +613,10 @@ impl PointState {
             let least = difference.as_ref().and_then(|form| state.known().bounds(form)).map(|(min, _)| min);
             by_rows.into_iter().chain(least.filter(|min| (-64..=4096).contains(min)))
         };
+        let is_negative = |form: &Form| {
+            let bounds = form.substitute(renaming).and_then(|form| state.known().bounds(&form));
+            bounds.is_some_and(|(min, _)| (-(1 << 40)..0).contains(&min))
+        };
         for a in forms.iter().filter(|form| moves(form)) {
             for b in forms.iter().filter(|b| *b != a) {
                 fuel::charge_each(1 + state.known().rows().len(), fuel::VALUE);
@@ -678,7 +624,9 @@ impl PointState {
                     return;
                 }
                 let mut rows = Vec::new();
-                for (a, b) in [(a, b), (b, a)] {
+                // Sums, where a value is below zero (octagons: Mine, HOSC 2006).
+                let negated = if is_negative(a) || is_negative(b) { a.times(-1) } else { None };
+                for (a, b) in [(a, b), (b, a)].into_iter().chain(negated.as_ref().map(|negated| (negated, b))) {
                     for by in known(a, b).chain([1, 0]) {
                         rows.extend(b.plus(a, -1).and_then(|f| f.shifted(by.checked_neg()?)));
                     }
@@ -767,20 +715,6 @@ fn restate_pointer(value: &mut Value, name: impl Fn(&Name) -> Option<Name>) {
     }
 }
 
-/// The value, with its nullness decided where the state decides it.
-fn resolved(state: &State, value: &Value) -> Value {
-    match value {
-        Value::Pointer(Pointer { present: Some(n), base, offset }) => {
-            match state.known().names().get(n.index()).and_then(|known| known.word.as_const()) {
-                Some(0) => Value::Number(Form::constant(0)),
-                Some(_) => Value::Pointer(Pointer { base: *base, offset: offset.clone(), present: None }),
-                None => value.clone(),
-            }
-        }
-        Value::Unset | Value::Number(_) | Value::Pointer(_) => value.clone(),
-    }
-}
-
 /// Whether both are numbers, or pointers into one object that are both known not to be null, or both null by a name.
 fn alike(claim: &Value, value: &Value, renaming: &[Form]) -> bool {
     let is = |n: &Name| renaming.get(n.index());
@@ -819,19 +753,6 @@ fn nearest(known: &Knowledge, form: Form, name: &Known) -> Form {
         if first == last { form.shifted(first.checked_mul(1 << 64)?.checked_neg()?) } else { None }
     };
     moved().unwrap_or(form)
-}
-
-/// The values that bounds widen to; `None` to join them.
-type Thresholds<'a> = Option<&'a BTreeSet<i128>>;
-
-fn below_of(thresholds: Thresholds<'_>, min: i128, least: i128) -> i128 {
-    let widened = thresholds.map_or(Some(min), |all| all.range(..=min).next_back().copied());
-    widened.unwrap_or(least).max(least)
-}
-
-fn above_of(thresholds: Thresholds<'_>, max: i128, most: i128) -> i128 {
-    let widened = thresholds.map_or(Some(max), |all| all.range(max..).next().copied());
-    widened.unwrap_or(most).min(most)
 }
 
 /// The join of the facts about a number that was `was` and is now `is`.
