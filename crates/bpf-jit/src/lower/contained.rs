@@ -468,9 +468,9 @@ impl<S: Sink> FuncLowerer<'_, S> {
     /// Returns the address of a dynptr in the frame. Unless the call makes the dynptr, its words are restored from
     /// where the program cannot write.
     fn dynptr(&mut self, off: i16, made: bool) -> VReg {
-        let off = i32::from(off);
+        let at = i32::from(off);
         if !made && !bpf_isa::planted_in!(bpf_opt::faults, DynptrUnrestored) {
-            for (home, off) in Home::of_dynptr(off as i16).into_iter().zip([off, off + 8]) {
+            for (home, off) in Home::of_dynptr(off).into_iter().zip([at, at + 8]) {
                 let src = Val::Reg(self.home(home));
                 self.op(Op::Store {
                     size: Size::DW,
@@ -480,7 +480,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
             }
         }
         let dst = self.fresh();
-        self.op(Op::FrameAddr { dst, off });
+        self.op(Op::FrameAddr { dst, off: at });
         dst
     }
 

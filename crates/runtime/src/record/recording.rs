@@ -107,7 +107,8 @@ impl Recording {
         targets.iter().for_each(|target| out.u32(target.0));
         out.count(lines.len());
         for ListedLine { insn, file, line, text } in lines {
-            (out.u32(insn.0), out.u32(*line));
+            out.u32(insn.0);
+            out.u32(*line);
             out.counted(file.as_bytes());
             out.counted(text.as_bytes());
         }
@@ -118,7 +119,8 @@ impl Recording {
         }
         out.count(fields.len());
         for ListedField { name, offset, size } in fields {
-            (out.u32(*offset), out.u32(*size));
+            out.u32(*offset);
+            out.u32(*size);
             out.counted(name.as_bytes());
         }
         out.u32(self.frame_bytes);
@@ -262,7 +264,8 @@ impl Recorded {
         out.push(self.log.is_some().into());
         if let Some(Logged { events, is_cut, steps, frames, after }) = &self.log {
             out.push((*is_cut).into());
-            (out.u64(*steps), out.u64(*after));
+            out.u64(*steps);
+            out.u64(*after);
             out.count(frames.len());
             frames.iter().for_each(|frame| out.u64(*frame));
             out.counted(events);

@@ -74,7 +74,7 @@ impl<'a> Arm64<'a> {
         if let Some(table) = code.tables.first() {
             return Err((table.start.into(), Why::Table));
         }
-        if code.bytes.len() % 4 != 0 {
+        if !code.bytes.len().is_multiple_of(4) {
             return Err((0, Why::Instruction));
         }
         let words: Vec<u32> =
@@ -117,7 +117,7 @@ impl<'a> Arm64<'a> {
     }
 
     fn word(&self, at: u64) -> Option<u32> {
-        usize::try_from(at / 4).ok().filter(|_| at % 4 == 0).and_then(|i| self.words.get(i)).copied()
+        usize::try_from(at / 4).ok().filter(|_| at.is_multiple_of(4)).and_then(|i| self.words.get(i)).copied()
     }
 
     fn function(&self, at: u64) -> Range<u64> {

@@ -8,18 +8,12 @@
 //! values ([`value`]). The check fails closed: an allow-list decides, and anything else is an error.
 //!
 //! * Instructions: only the forms that the back end emits for contained code ([`x64`], [`arm64`]). Every path from
-//! every entry is
-//!   followed. A branch leads to an instruction of the same function, a call to an entry, to a linked function, or
-//! to a
-//!   sequence that ends the run. The only indirect branch is one to the function that ends stopped runs, taken from
-//! the
-//!   hidden argument, with the hidden argument as argument. No instruction is left unvisited.
-//! * Trusted starts: linked addresses of values, packet and `lent` starts of the hidden argument, and starts of
-//! regions
-//!   in the context; of a call, only the result of a function that returns an object, if it was selected against
-//! null.
-//! * Constants and trusted numbers that a loop or a recursion adds up are no trusted number, since the program
-//! decides
+//!   every entry is followed. A branch leads to an instruction of the same function, a call to an entry, to a linked
+//!   function, or to a sequence that ends the run. The only indirect branch is one to the function that ends stopped
+//!   runs, taken from the hidden argument, with the hidden argument as argument. No instruction is left unvisited.
+//! * Trusted starts: linked addresses of values, packet and `lent` starts of the hidden argument, and starts of regions
+//!   in the context; of a call, only the result of a function that returns an object, if it was selected against null.
+//! * Constants and trusted numbers that a loop or a recursion adds up are no trusted number, since the program decides
 //!   the number of rounds.
 //! * A conditional move is a selection if its condition is unsigned, the limit is a trusted number, and the selected
 //!   value is exactly the compared one, or the compared one plus a trusted start. No branch makes a value trusted, so
