@@ -9,7 +9,7 @@ use bpf_runtime::code::Arch;
 use bpf_runtime::oracle::Emitted;
 use bpf_testkit::generate::Choices;
 use bpf_testkit::soundness::selected::{Selected, check};
-use bpf_testkit::soundness::{self, Context, Generated, Sabotage};
+use bpf_testkit::soundness::{self, Context, Generated, MapId, Sabotage};
 
 /// The code of a line of `machine_code.txt`: bytes, then entries, relocations and patch slots with their offsets.
 fn code_of(line: &str) -> Code {
@@ -139,6 +139,22 @@ fn each_selection_that_is_taken_out_is_missed() {
 /// The bytes of BPF stack of each function.
 fn stacks(emitted: &Emitted) -> Vec<u32> {
     emitted.lir.funcs.iter().map(|func| func.stack_bytes).collect()
+}
+
+/// A number's bounds survive the rounds of inner loops that do not change it.
+#[test]
+fn a_number_that_is_masked_in_an_outer_loop_stays_bounded() {
+    if Arch::HOST.is_none() {
+        return bpf_testkit::skipped("contained code", &"no machine code on this host");
+    }
+    let program = Program::new(assemble(include_str!("../contained/masked_in_loops.txt")).unwrap()).unwrap();
+    let maps = 1 << MapId::Outer as u8 | 1 << MapId::Global as u8;
+    let (context, globals, lens) = (Context::Skb, vec![None; program.subprogs().len()], vec![14]);
+    let generated = Generated { program, context, globals, maps, lens, ordered: true, lured: false };
+    let emitted = Sabotage::default().code(&generated).expect("a contained program");
+    let of = |code: &Code| check(code, &emitted.regions, &emitted.objects, &stacks(&emitted));
+    let found = [of(&emitted.code), of(&emitted.arm64)];
+    assert!(found.iter().all(|found| found.as_ref().is_ok_and(|counts| counts.selections > 8)), "{found:?}");
 }
 
 /// The check of the arm64 code of generated programs that are contained, on any host.

@@ -43,7 +43,7 @@ use arm64::Arm64;
 use bpf_analysis::{BoundsPlace, RegionBounds};
 use bpf_jit::Extern;
 use bpf_jit_code::{Arch, Code, RunCtx, Symbol};
-use state::{Flags, State};
+use state::{Flags, Rises, State};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use value::{Class, Name, Value};
@@ -177,8 +177,7 @@ fn check_on(machine: &impl Machine, code: &Code) -> Result<Selected, Unselected>
     Ok(Selected { instructions: count(reached.len()), accesses: count(accesses.len()), selections: count(selections) })
 }
 
-/// Visits of an instruction after which bounds are given up, and after which the check gives up.
-const WIDEN: u32 = 4;
+/// Visits of an instruction after which the check gives up.
 const MOST_VISITS: u32 = 500;
 
 /// Follows all paths from an entry until the states before all instructions have settled. Each change of a state
@@ -193,6 +192,7 @@ fn walk(
     let frame = machine.frame(entry);
     let mut states = BTreeMap::from([(entry, (machine.entry_state(first), 0u32))]);
     let mut todo = BTreeSet::from([entry]);
+    let mut rises = Rises::default();
     while let Some(at) = todo.pop_first() {
         let Some((state, visits)) = states.get_mut(&at) else { return Err((at, Why::End)) };
         *visits += 1;
@@ -216,8 +216,8 @@ fn walk(
                     }
                     *known = state.clone();
                 }
-                Some((known, visits)) => {
-                    if !known.join(state.clone(), next, *visits > WIDEN) {
+                Some((known, _)) => {
+                    if !known.join(state.clone(), next, &mut rises) {
                         continue;
                     }
                 }

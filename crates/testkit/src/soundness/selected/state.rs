@@ -19,6 +19,34 @@ pub(super) struct State {
     pub(super) flags: Option<Flags>,
 }
 
+/// Rises of the bounds of one value at one join after which its bounds are given up.
+const WIDEN: u32 = 4;
+
+/// Counts how often the bounds of each value have risen at each join, since bounds were last given up.
+///
+/// Bounds that rise in each round of a loop never settle, so they must be given up. Bounds that rise with them (a mask
+/// of a loop's counter, or a value that an outer loop changes before an inner loop runs) do settle. Counts are kept by
+/// value and not by visits of the join, so that another value's rises do not cost a value its bounds. All counts begin
+/// anew when bounds are given up, so that values that depend on the given-up value can settle.
+#[derive(Default, Debug)]
+pub(super) struct Rises(BTreeMap<(u64, Place), u32>);
+
+impl Rises {
+    /// Joins the values that a place has on two paths to the instruction at `at`.
+    fn join(&mut self, mine: Value, theirs: Value, at: u64, place: Place) -> Value {
+        let count = self.0.get(&(at, place)).copied().unwrap_or(0);
+        let widen = count >= WIDEN;
+        let joined = mine.join(theirs, Name::Joined(at, place), widen);
+        if (joined.most, joined.frame) != (mine.most, mine.frame) {
+            match widen {
+                true => self.0.clear(),
+                false => drop(self.0.insert((at, place), count + 1)),
+            }
+        }
+        joined
+    }
+}
+
 impl State {
     fn value(&self, place: Place) -> Option<&Value> {
         match place {
@@ -42,7 +70,7 @@ impl State {
     }
 
     /// Joins the state of another path into this one; whether that changed it.
-    pub(super) fn join(&mut self, mut other: State, at: u64, widen: bool) -> bool {
+    pub(super) fn join(&mut self, mut other: State, at: u64, rises: &mut Rises) -> bool {
         let before = self.clone();
         // A name of this join that its place does not hold on this path is bound to another value from here on.
         let held: Vec<Name> = (0u8..)
@@ -55,11 +83,11 @@ impl State {
             .collect();
         other.forget(&|name| matches!(name, Name::Joined(of, _) if of == at) && !held.contains(&name));
         for (reg, (mine, theirs)) in (0u8..).zip(self.regs.iter_mut().zip(&other.regs)) {
-            *mine = mine.join(*theirs, Name::Joined(at, Place::Reg(reg)), widen);
+            *mine = rises.join(*mine, *theirs, at, Place::Reg(reg));
         }
         self.slots.retain(|slot, _| other.value(Place::Slot(*slot)).is_some());
         for (slot, mine) in &mut self.slots {
-            *mine = mine.join(other.slots[slot], Name::Joined(at, Place::Slot(*slot)), widen);
+            *mine = rises.join(*mine, other.slots[slot], at, Place::Slot(*slot));
         }
         if self.flags != other.flags {
             self.flags = None;
