@@ -177,11 +177,15 @@ fn check_on(machine: &impl Machine, code: &Code) -> Result<Selected, Unselected>
     Ok(Selected { instructions: count(reached.len()), accesses: count(accesses.len()), selections: count(selections) })
 }
 
-/// Visits of an instruction after which the check gives up.
-const MOST_VISITS: u32 = 500;
+/// Instructions that the walk of one function carries out before the check gives up.
+const MOST_STEPS: u32 = 1 << 20;
 
 /// Follows all paths from an entry until the states before all instructions have settled. Each change of a state
 /// checks its instruction again, so the last check of each is one in its final state. Returns the instructions.
+///
+/// When the state of a join changes after the walk went on from there, all states behind the join are made anew. The
+/// old states come from a join state that did not hold for all paths. To join old states with new ones would lose
+/// equalities that hold in each round of an outer loop.
 fn walk(
     machine: &impl Machine,
     entry: u64,
@@ -190,35 +194,56 @@ fn walk(
     accesses: &mut BTreeMap<u64, bool>,
 ) -> Result<Vec<u64>, (u64, Why)> {
     let frame = machine.frame(entry);
-    let mut states = BTreeMap::from([(entry, (machine.entry_state(first), 0u32))]);
+    let mut states = BTreeMap::from([(entry, machine.entry_state(first))]);
+    // Where control goes from the instructions that the walk has carried out.
+    let mut flows: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let mut todo = BTreeSet::from([entry]);
     let mut rises = Rises::default();
+    let mut steps = 0;
     while let Some(at) = todo.pop_first() {
-        let Some((state, visits)) = states.get_mut(&at) else { return Err((at, Why::End)) };
-        *visits += 1;
-        if *visits > MOST_VISITS {
+        let Some(mut state) = states.get(&at).cloned() else { return Err((at, Why::End)) };
+        steps += 1;
+        if steps > MOST_STEPS {
             return Err((at, Why::Endless));
         }
-        let mut state = state.clone();
         let (next, spot) = machine.step(at, frame, &mut state).map_err(|why| (at, why))?;
         if let Some(spot) = spot {
             let selected = matches!(spot, Spot::Object | Spot::Stack { exact: false });
             accesses.insert(at, selected);
         }
+        flows.insert(at, next.clone());
         for next in next {
+            let is_join = joins.contains(&next);
             match states.get_mut(&next) {
-                None => drop(states.insert(next, (state.clone(), 0))),
+                None => {
+                    let mut state = state.clone();
+                    // Names that this join gave before its state was made anew.
+                    state.forget(&|name| is_join && matches!(name, Name::Joined(of, _) if of == next));
+                    states.insert(next, state);
+                }
                 // Only states of different paths are joined. A state that changes with its only predecessor is
                 // replaced.
-                Some((known, _)) if !joins.contains(&next) => {
+                Some(known) if !is_join => {
                     if *known == state {
                         continue;
                     }
                     *known = state.clone();
                 }
-                Some((known, _)) => {
+                Some(known) => {
                     if !known.join(state.clone(), next, &mut rises) {
                         continue;
+                    }
+                    if flows.contains_key(&next) {
+                        let kept = |of: &u64| *of <= next || *of == entry;
+                        states.retain(|of, _| kept(of));
+                        flows.retain(|of, _| kept(of));
+                        todo.retain(kept);
+                        rises.begin_anew_behind(next);
+                        // The instruction at `at` may have further successors.
+                        todo.extend([entry, next, at].into_iter().filter(kept));
+                        let leads_behind = |to: &Vec<u64>| to.iter().any(|to| *to > next);
+                        todo.extend(flows.iter().filter(|(_, to)| leads_behind(to)).map(|(of, _)| *of));
+                        break;
                     }
                 }
             }

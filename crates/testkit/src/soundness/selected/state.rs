@@ -22,12 +22,13 @@ pub(super) struct State {
 /// Rises of the bounds of one value at one join after which its bounds are given up.
 const WIDEN: u32 = 4;
 
-/// Counts how often the bounds of each value have risen at each join, since bounds were last given up.
+/// Counts how often the bounds of each value have risen at each join, since bounds were last given up there.
 ///
 /// Bounds that rise in each round of a loop never settle, so they must be given up. Bounds that rise with them (a mask
 /// of a loop's counter, or a value that an outer loop changes before an inner loop runs) do settle. Counts are kept by
-/// value and not by visits of the join, so that another value's rises do not cost a value its bounds. All counts begin
-/// anew when bounds are given up, so that values that depend on the given-up value can settle.
+/// value and not by visits of the join, so that another value's rises do not cost a value its bounds. The counts of a
+/// join and of those behind it begin anew when bounds are given up there, so that values that depend on the given-up
+/// value can settle. Counts of joins before it go on, so that bounds of outer loops settle.
 #[derive(Default, Debug)]
 pub(super) struct Rises(BTreeMap<(u64, Place), u32>);
 
@@ -39,11 +40,16 @@ impl Rises {
         let joined = mine.join(theirs, Name::Joined(at, place), widen);
         if (joined.most, joined.frame) != (mine.most, mine.frame) {
             match widen {
-                true => self.0.clear(),
+                true => self.0.retain(|(of, _), _| *of < at),
                 false => drop(self.0.insert((at, place), count + 1)),
             }
         }
         joined
+    }
+
+    /// Begins to count anew at the joins behind the instruction at `at`, whose states are made anew.
+    pub(super) fn begin_anew_behind(&mut self, at: u64) {
+        self.0.retain(|(of, _), _| *of <= at);
     }
 }
 
