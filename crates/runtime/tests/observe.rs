@@ -419,3 +419,106 @@ proptest! {
         attack(&summed(bytes));
     }
 }
+
+/// Prog arrays and timers of an engine that compiles hold addresses of machine code.
+#[test]
+fn machine_code_is_not_interpreted_where_others_would_take_it_for_code() {
+    use bpf_runtime::net::{Xdp, XdpBuff};
+    for engine in engines(|config| config) {
+        let compiled = engine.config().get_mode() == Mode::Jit;
+        let instance = load(&engine, true);
+        let routes = instance.prog_array::<Request<'static>>("routes").unwrap();
+        routes.set(0, &program(&instance, "pure")).unwrap();
+        let mut body = [7; 12];
+        let (path, body) = (ContextBytes::new(b"/a").unwrap(), ContextBytesMut::new(&mut body).unwrap());
+        let mut request = Request { client: 1, cost: 9, path, body };
+        let routed = program(&instance, "routed");
+        let plain = routed.run(&mut (), &mut request).unwrap();
+        match routed.run_observed(&mut (), &mut request, &mut ()) {
+            Ok(observed) => assert!(!compiled && observed == plain),
+            Err(RunError::NotObserved { why, .. }) => assert!(compiled && why.contains("a tail call"), "{why}"),
+            Err(other) => panic!("{other}"),
+        }
+
+        let object = Object::parse(include_bytes!("objects/timers.o")).unwrap();
+        let maps = MapSet::for_object(&engine, &object).unwrap();
+        let linker = Linker::<()>::new(&engine);
+        let loader = linker.loader::<Xdp>().recordable(true);
+        let due = loader.object(&object, maps).unwrap().program::<Xdp>("due").unwrap();
+        let mut packet = [0; 16];
+        let observed = due.run_observed(&mut (), &mut XdpBuff::new(&mut packet), &mut ());
+        assert_eq!(matches!(observed, Err(RunError::NotObserved { .. })), compiled, "{observed:?}");
+        match due.recorder(RecorderOptions::new()) {
+            Ok(mut recorder) => drop(recorder.run(&mut (), &mut XdpBuff::new(&mut packet)).unwrap()),
+            Err(RecordError::Unsupported { what, .. }) => assert!(compiled && what == "a function for a timer"),
+            Err(other) => panic!("{other}"),
+        }
+        due.run_timers(&mut (), &mut XdpBuff::new(&mut packet)).unwrap();
+    }
+}
+
+/// Panics at the step with this number.
+struct PanicsAt(u32);
+
+impl Observer for PanicsAt {
+    fn step(&mut self, _: &Observed<'_>) -> bool {
+        self.0 -= 1;
+        if self.0 == 0 { std::panic::resume_unwind(Box::new("the observer")) } else { true }
+    }
+}
+
+#[test]
+fn an_observer_that_panics_leaves_no_lock_taken() {
+    use bpf_runtime::net::{Xdp, XdpBuff};
+    for engine in engines(|config| config) {
+        let object = Object::parse(include_bytes!("objects/lock_threads.o")).unwrap();
+        let maps = MapSet::for_object(&engine, &object).unwrap();
+        let linker = Linker::<()>::new(&engine);
+        let loader = linker.loader::<Xdp>().recordable(true);
+        let both = loader.object(&object, maps).unwrap().program::<Xdp>("both").unwrap();
+        let plain = both.run(&mut (), &mut XdpBuff::new(&mut [0; 8])).unwrap();
+        let mut ended = false;
+        for at in 1..60 {
+            let observed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                both.run_observed(&mut (), &mut XdpBuff::new(&mut [0; 8]), &mut PanicsAt(at))
+            }));
+            ended |= observed.is_ok();
+            assert_eq!(both.run(&mut (), &mut XdpBuff::new(&mut [0; 8])).unwrap(), plain, "a panic at step {at}");
+        }
+        assert!(ended, "some run has fewer steps");
+    }
+}
+
+/// Such a program may decide by its addresses, so it is interpreted where its frames lie.
+#[test]
+fn privileged_programs_are_recorded_with_their_addresses() {
+    let text = "r0 = 0\nif r2 < 16 goto +7\n*(u64 *)(r1 + 0) = r10\nr3 = *(u64 *)(r1 + 0)\nr3 >>= 48\n\
+        *(u8 *)(r1 + 0) = 0\n*(u8 *)(r1 + 8) = 1\nif r3 != 32752 goto +1\n*(u8 *)(r1 + 8) = 2\nexit";
+    for engine in engines(|config| config) {
+        let linker = Linker::<()>::new(&engine);
+        let loader = linker.loader::<Raw>().privileged(true).recordable(true);
+        let looks = loader.insns("looks", assemble(text).unwrap()).unwrap();
+        let mut recorder = looks.recorder(RecorderOptions::new()).unwrap();
+        assert_eq!(recorder.mode(), RecordMode::Interpreted);
+        let mut data = [0; 16];
+        recorder.run(&mut (), &mut data).unwrap();
+        let replayed = Recording::parse(&recorder.save()).unwrap().replay(0, &mut ()).unwrap();
+        assert_eq!(replayed.context[8], data[8]);
+    }
+}
+
+#[test]
+fn memory_that_no_run_has_is_refused() {
+    let engine = Engine::new(Config::new().mode(Mode::Interpreter)).unwrap();
+    let insns = assemble("r0 = 1\nexit").unwrap();
+    let one: Program<Raw, ()> = Linker::<()>::new(&engine).loader::<Raw>().insns("one", insns).unwrap();
+    let mut recorder = one.recorder(RecorderOptions::new().runs(usize::MAX).run_bytes(usize::MAX)).unwrap();
+    recorder.run(&mut (), &mut [1, 2]).unwrap();
+    let mut bytes = recorder.save();
+    assert!(Recording::parse(&bytes).is_ok());
+    // The only frame's address, before the events and the end of the run.
+    let len = bytes.len();
+    bytes[len - 21..len - 13].copy_from_slice(&(u64::MAX - 7).to_le_bytes());
+    let error = Recording::parse(&summed(bytes)).unwrap_err();
+    assert!(error.to_string().contains("behind the last address"), "{error}");
+}

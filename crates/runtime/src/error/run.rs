@@ -102,11 +102,14 @@ pub enum RunError {
         /// The program.
         program: String,
     },
-    /// A run of machine code that does not keep its instructions was to be observed.
-    #[error("program `{program}` does not keep its instructions: load it with `Loader::recordable`")]
+    /// A run of machine code was to be observed that does not keep its instructions, or cannot be interpreted in its
+    /// place: it has tail calls, or sets timers.
+    #[error("program `{program}` {why}")]
     NotObserved {
         /// The program.
         program: String,
+        /// The reason.
+        why: String,
     },
     /// As many runs of sleepable programs are going on as there may be.
     #[error("{limit} runs of sleepable programs are going on already (`Config::max_async_runs`)")]

@@ -10,6 +10,11 @@ pub(crate) struct Pointers {
     /// For each region: the places in the context of its first address and of its end, and whether programs may write
     /// it.
     regions: Vec<(usize, usize, bool)>,
+    /// Offset and length of the context's fields in the host's struct. Other bytes may be padding, or the host's own
+    /// values: they are neither read nor recorded, and are 0 in the copy.
+    fields: Vec<(usize, usize)>,
+    /// Up to here the fields leave no other bytes.
+    dense: usize,
 }
 
 impl Pointers {
@@ -23,7 +28,27 @@ impl Pointers {
         };
         let regions =
             if layout.raw { Vec::new() } else { (0..=u8::MAX).zip(&layout.regions).filter_map(region).collect() };
-        Pointers { regions }
+        let index = |number: u32| crate::num::index(number.into());
+        let mut fields: Vec<_> =
+            layout.fields.iter().map(|field| (index(field.host_offset), index(field.host_size))).collect();
+        fields.sort_unstable();
+        let further = |end: usize, &(at, len): &(usize, usize)| if at <= end { end.max(at + len) } else { end };
+        let dense = if layout.raw { usize::MAX } else { fields.iter().fold(0, further) };
+        Pointers { regions, fields, dense }
+    }
+
+    /// Appends the fields of the context at `at` to `bytes`.
+    ///
+    /// # Safety
+    /// As for [`Image::take`].
+    unsafe fn copy_fields(&self, at: *const u8, len: usize, bytes: &mut Vec<u8>) {
+        let start = bytes.len();
+        bytes.resize(start + len, 0);
+        for &(offset, size) in &self.fields {
+            let Some(to) = bytes[start..].get_mut(offset..offset + size) else { continue };
+            // SAFETY: inside the context (the caller's contract), as `to` is inside the copy; a field has no padding.
+            unsafe { core::ptr::copy_nonoverlapping(at.wrapping_add(offset), to.as_mut_ptr(), size) };
+        }
     }
 }
 
@@ -55,8 +80,15 @@ impl Image {
     pub(crate) unsafe fn take(&mut self, pointers: &Pointers, parts: Parts) {
         self.parts.clear();
         self.bytes.clear();
-        // SAFETY: the caller's contract.
-        unsafe { self.add(parts.context, parts.context_len, true) };
+        if parts.context_len > pointers.dense && !parts.context.is_null() {
+            let (at, len) = (parts.context.cast_const(), parts.context_len);
+            self.parts.push(Part { start: at.expose_provenance() as u64, len, writable: true });
+            // SAFETY: the caller's contract.
+            unsafe { pointers.copy_fields(at, len, &mut self.bytes) };
+        } else {
+            // SAFETY: the caller's contract; fields have no padding.
+            unsafe { self.add(parts.context, parts.context_len, true) };
+        }
         if !parts.memory.is_null() {
             // SAFETY: the caller's contract.
             return unsafe { self.add(parts.memory, parts.memory_len, true) };
@@ -75,11 +107,18 @@ impl Image {
     ///
     /// # Safety
     /// The memory must still be valid for reads.
-    pub(crate) unsafe fn digest_now(&self) -> u64 {
-        digest(self.parts.iter().map(|part| match part.len {
+    pub(crate) unsafe fn digest_now(&self, pointers: &Pointers) -> u64 {
+        let at = |part: &Part| core::ptr::with_exposed_provenance::<u8>(crate::num::index(part.start));
+        let mut context = Vec::new();
+        if let Some(part) = self.parts.first().filter(|part| part.len > pointers.dense) {
+            // SAFETY: the caller's contract.
+            unsafe { pointers.copy_fields(at(part), part.len, &mut context) };
+        }
+        digest(self.parts.iter().enumerate().map(|(number, part)| match part.len {
             0 => &[][..],
+            _ if number == 0 && !context.is_empty() => &context,
             len => {
-                let at: *const u8 = core::ptr::with_exposed_provenance(crate::num::index(part.start));
+                let at = at(part);
                 // SAFETY: the caller's contract; `take` has read the bytes there.
                 unsafe { core::slice::from_raw_parts(at, len) }
             }

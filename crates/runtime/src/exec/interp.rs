@@ -101,8 +101,12 @@ pub(crate) unsafe fn run_watched<W: Watch>(
     unsafe { given::sockets(program.layout, parts) }.for_each(|socket| granted.add_socket(socket, false));
     granted.keep();
     let (locks, stashed) = (Vec::new(), Default::default());
-    let mut host = Host { run, entered: Vec::new(), granted, locks, sections: [0; 2], callbacks: 0, stashed, watch };
+    let jumps = program.interpreted().is_some();
+    let mut host =
+        Host { run, entered: Vec::new(), granted, locks, sections: [0; 2], callbacks: 0, stashed, watch, jumps };
     let (mut machine, code) = (Machine::new(memory, options), Running(program, what));
+    // An observer may panic.
+    let unwinds = Unwinds(run);
     let result = match start {
         Start::Program => machine.run(&mut host, &code, [r1, parts.context_len as u64]),
         Start::Timer { callback, args, def } => {
@@ -112,6 +116,7 @@ pub(crate) unsafe fn run_watched<W: Watch>(
         }
     };
     host.watch.ends(&machine);
+    core::mem::forget(unwinds);
     // SAFETY: the machine is done with the run.
     let run = unsafe { &mut *run };
     let kept = run.release();
@@ -136,6 +141,16 @@ pub(crate) unsafe fn run_watched<W: Watch>(
                 None => error,
             })
         }
+    }
+}
+
+/// Gives back what a run holds when a panic passes through it.
+struct Unwinds(*mut Run);
+
+impl Drop for Unwinds {
+    fn drop(&mut self) {
+        // SAFETY: this thread's run, which `run_watched` has by its contract, and which nobody uses while this unwinds.
+        unsafe { &mut *self.0 }.release();
     }
 }
 
@@ -177,6 +192,8 @@ struct Host<'p, W> {
     /// The object, or 0, that a load from a map's value has found: others may have changed that since.
     stashed: [AtomicU8; 8],
     watch: W,
+    /// Whether prog arrays hold programs that are interpreted: the run's program is one.
+    jumps: bool,
 }
 
 /// The access to an iterator or a dynptr on the stack.
@@ -698,10 +715,13 @@ impl<'p, W: Watch> Env for Host<'p, W> {
         if !self.locks.is_empty() {
             return Err(caller.fail("a tail call is not allowed while a lock is held"));
         }
+        if !self.jumps {
+            return Err(caller.fail("a program that is machine code is not interpreted through tail calls"));
+        }
         match Self::map(caller, array)? {
             MapRef::Progs(table) => Ok(table.word(index).and_then(|program| {
-                // SAFETY: an array holds programs of one mode, so this one is interpreted, and the word is the address
-                // of a `Loaded`. A program taken out of a slot is dropped after a grace period, and the guard of this
+                // SAFETY: an array holds programs of one mode, and the run's is interpreted (`jumps`), so this one is,
+                // and the word is the address of a `Loaded`. A program taken out of a slot is dropped after a grace period, and the guard of this
                 // run was there before: it lives as long as the outermost program's borrow, `'p`, as far as this run is
                 // concerned.
                 let program = unsafe { &*(program as *const Loaded) };

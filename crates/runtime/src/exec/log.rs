@@ -101,6 +101,9 @@ impl Log {
     /// Copies the run's own memory.
     fn keep(&mut self, machine: &Machine<'_>) {
         self.before.clear();
+        if self.is_cut {
+            return;
+        }
         for (at, len) in machine.writable() {
             let from = self.before.len();
             self.before.resize(from + crate::num::index(len), 0);
@@ -112,6 +115,9 @@ impl Log {
     /// Returns the changes since [`Log::keep`]: the number of writes, then address, length and bytes of each.
     fn writes(&self, machine: &Machine<'_>) -> Vec<u8> {
         let (mut count, mut out, mut from) = (0u32, vec![0; 4], 0);
+        if self.is_cut {
+            return out;
+        }
         for (start, len) in machine.writable() {
             let now = peek(machine, start, crate::num::index(len));
             let before = self.before.get(from..from + now.len()).unwrap_or_default();

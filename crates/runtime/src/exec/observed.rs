@@ -1,8 +1,11 @@
 //! An interpreted run as a tool sees it: each instruction, the registers, the memory.
 
 use crate::exec::watch::Watch;
+use crate::program::interpreted::Interpreted;
+use crate::program::loaded::Loaded;
 use bpf_interp::Machine;
-use bpf_isa::{InsnIdx, Program};
+use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program};
+use bpf_uapi::helper_id::TAIL_CALL;
 use std::fmt;
 
 /// A tool that looks at a run before each instruction: [`Program::run_observed`](crate::Program::run_observed),
@@ -62,6 +65,23 @@ impl<'s> Observed<'s> {
         let mut bytes = vec![0; len];
         self.machine.peek(address, &mut bytes).then_some(bytes)
     }
+}
+
+/// Returns the instruction for which the instructions of machine code cannot be interpreted in its place, and what it
+/// is: prog arrays and timers hold addresses of machine code there.
+pub(crate) fn refused(loaded: &Loaded, what: &Interpreted) -> Option<(InsnIdx, &'static str)> {
+    if loaded.interpreted().is_some() {
+        return None;
+    }
+    let sets_timers = loaded.timer_program().is_some();
+    let refused = |insn: &Insn| match insn {
+        Insn::Call(Callee::Helper(TAIL_CALL)) => Some("a tail call"),
+        Insn::LoadImm64 { imm: Imm64::Func(_), .. } if sets_timers => Some("a function for a timer"),
+        _other => None,
+    };
+    // Programs have fewer instructions than 2^32.
+    let at = |(at, insn)| Some((InsnIdx(crate::num::small(at)), refused(insn)?));
+    what.program.insns().iter().enumerate().find_map(at)
 }
 
 /// Bytes that are read at once, at most.

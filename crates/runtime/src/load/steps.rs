@@ -331,7 +331,7 @@ impl<H: 'static> Loading<'_, H> {
             sleepable: how.sleepable,
             sink,
             recordable: (how.recordable && mode == Mode::Jit)
-                .then(|| Arc::new(Interpreted::new(program.clone(), facts, false))),
+                .then(|| Arc::new(Interpreted::new(program.clone(), facts, false).with_addresses(how.privileged))),
         };
         match mode {
             Mode::Interpreter => {

@@ -12,6 +12,8 @@ pub(crate) struct Interpreted {
     pub(crate) left: Left,
     /// Whether it was verified.
     pub(crate) verified: bool,
+    /// Whether it may look at addresses: it is privileged.
+    pub(crate) sees_addresses: bool,
     /// The executions of each instruction slot, if they are counted.
     counts: Option<Box<[AtomicU64]>>,
 }
@@ -35,7 +37,12 @@ impl Interpreted {
         };
         // Facts of a verified program cover every instruction; without a verification there are none.
         let counts = counted.then(|| program.insns().iter().map(|_| AtomicU64::new(0)).collect());
-        Interpreted { left, verified: !facts.insns.is_empty(), program, counts }
+        Interpreted { left, verified: !facts.insns.is_empty(), sees_addresses: false, program, counts }
+    }
+
+    /// Sets whether the program may look at addresses.
+    pub(crate) fn with_addresses(self, sees_addresses: bool) -> Interpreted {
+        Interpreted { sees_addresses, ..self }
     }
 
     /// Counts an execution of the instruction at `at`.

@@ -9,6 +9,7 @@ use crate::error::RunError;
 use crate::error::record::RecordError;
 use crate::exec::image::{Image, Pointers};
 use crate::exec::log::Log;
+use crate::exec::observed::refused;
 use crate::handle::program::Program;
 use crate::program::interpreted::Interpreted;
 use crate::program::loaded::Loaded;
@@ -33,22 +34,26 @@ impl Default for RecorderOptions {
     }
 }
 
+const MAX_RUNS: usize = 1 << 16;
+/// A length in a recording has 32 bits.
+const MAX_RUN_BYTES: usize = 1 << 30;
+
 impl RecorderOptions {
     /// Returns the default options.
     pub fn new() -> RecorderOptions {
         RecorderOptions::default()
     }
 
-    /// Sets the number of runs that are kept, the last ones; 16 by default.
+    /// Sets the number of runs that are kept, the last ones; 16 by default, and 65,536 at most.
     pub fn runs(mut self, runs: usize) -> RecorderOptions {
-        self.runs = runs;
+        self.runs = runs.min(MAX_RUNS);
         self
     }
 
-    /// Sets the upper bound on the bytes of one run's log; 1 MiB by default. A run that gets more from outside goes on,
+    /// Sets the upper bound on the bytes of one run's log; 1 MiB by default, and 1 GiB at most. A run that gets more from outside goes on,
     /// and cannot be replayed.
     pub fn run_bytes(mut self, bytes: usize) -> RecorderOptions {
-        self.run_bytes = bytes;
+        self.run_bytes = bytes.min(MAX_RUN_BYTES);
         self
     }
 }
@@ -158,7 +163,10 @@ fn mode_of(loaded: &Loaded, what: &Interpreted) -> Result<RecordMode, RecordErro
         let insn = arena.1.first().copied().unwrap_or(InsnIdx(0));
         return Err(RecordError::Unsupported { program: program(), insn, what: "an access to an arena" });
     }
-    let mut asks = loaded.layout.fields.iter().any(|field| field.kind == FieldKind::Socket);
+    if let Some((insn, what)) = refused(loaded, what) {
+        return Err(RecordError::Unsupported { program: program(), insn, what });
+    }
+    let mut asks = what.sees_addresses || loaded.layout.fields.iter().any(|field| field.kind == FieldKind::Socket);
     for (at, insn) in what.program.insns().iter().enumerate() {
         let what = match insn {
             Insn::Call(Callee::Helper(TAIL_CALL)) => "a tail call",
@@ -194,6 +202,8 @@ impl<C: Context, H: 'static> Recorder<C, H> {
     #[inline]
     pub fn run(&mut self, host: &mut H, mut data: C::Data<'_, '_>) -> Result<u64, RunError> {
         let parts = C::parts(&mut data);
+        // Before they are read.
+        parts.check().map_err(|error| *error)?;
         let loaded = self.program.loaded();
         let host = core::ptr::from_mut(host).cast();
         let slot = &mut self.slots[self.next];
@@ -207,7 +217,7 @@ impl<C: Context, H: 'static> Recorder<C, H> {
                 // SAFETY: as in `Program::run`.
                 let result = unsafe { loaded.run_watched(what, host, parts, &mut slot.log) };
                 // SAFETY: `data` is still borrowed, and with it what the parts lead to.
-                slot.log.after = unsafe { slot.image.digest_now() };
+                slot.log.after = unsafe { slot.image.digest_now(&self.pointers) };
                 result
             }
             // SAFETY: as in `Program::run`.

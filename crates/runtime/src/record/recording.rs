@@ -15,7 +15,9 @@ use bpf_isa::{InsnIdx, Program};
 const MAGIC: &[u8; 8] = b"bpfrec\x00\x01";
 
 /// Upper bound on the bytes of a frame's stack in a recording.
-const MAX_FRAME: u32 = 1 << 20;
+const MAX_FRAME: u32 = 1 << 16;
+/// A context has fewer regions.
+const MAX_PARTS: usize = 64;
 
 /// Recorded runs of one program: [`Recorder::save`](crate::observe::Recorder::save).
 #[derive(Clone, Debug)]
@@ -220,14 +222,21 @@ fn recorded(from: &mut Reader<'_>) -> Result<Recorded, RecordingError> {
     let at = from.at();
     let mut image = Image::default();
     let parts = from.list(|from| {
+        let at = from.at();
         let (start, writable) = (from.u64()?, from.bool()?);
         let bytes = from.counted()?;
+        if start.checked_add(bytes.len() as u64).is_none() {
+            return from.error(at, "memory that ends behind the last address");
+        }
         image.bytes.extend_from_slice(bytes);
         Ok(Part { start, len: bytes.len(), writable })
     })?;
     image.parts = parts;
     if image.parts.is_empty() {
         return from.error(at, "a run without a context");
+    }
+    if image.parts.len() > MAX_PARTS {
+        return from.error(at, format!("{} parts of memory; at most {MAX_PARTS} are possible", image.parts.len()));
     }
     let log = match from.bool()? {
         false => None,
@@ -237,6 +246,9 @@ fn recorded(from: &mut Reader<'_>) -> Result<Recorded, RecordingError> {
             let frames = from.list(Reader::u64)?;
             if frames.iter().any(|frame| !frame.is_multiple_of(8)) {
                 return from.error(at, "the stack of a frame is not aligned");
+            }
+            if frames.iter().any(|frame| frame.checked_add(MAX_FRAME.into()).is_none()) {
+                return from.error(at, "the stack of a frame ends behind the last address");
             }
             Some(Logged { events: from.counted()?.to_vec(), is_cut, steps, frames, after })
         }
