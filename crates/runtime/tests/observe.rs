@@ -489,7 +489,7 @@ fn an_observer_that_panics_leaves_no_lock_taken() {
     }
 }
 
-/// Such a program may decide by its addresses, so it is interpreted where its frames lie.
+/// A privileged program may decide by its addresses, so its recorded runs are interpreted where their frames lie.
 #[test]
 fn privileged_programs_are_recorded_with_their_addresses() {
     let text = "r0 = 0\nif r2 < 16 goto +7\n*(u64 *)(r1 + 0) = r10\nr3 = *(u64 *)(r1 + 0)\nr3 >>= 48\n\

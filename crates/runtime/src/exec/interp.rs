@@ -721,9 +721,9 @@ impl<'p, W: Watch> Env for Host<'p, W> {
         match Self::map(caller, array)? {
             MapRef::Progs(table) => Ok(table.word(index).and_then(|program| {
                 // SAFETY: an array holds programs of one mode, and the run's is interpreted (`jumps`), so this one is,
-                // and the word is the address of a `Loaded`. A program taken out of a slot is dropped after a grace period, and the guard of this
-                // run was there before: it lives as long as the outermost program's borrow, `'p`, as far as this run is
-                // concerned.
+                // and the word is the address of a `Loaded`. A program taken out of a slot is dropped after a grace
+                // period, and the guard of this run was there before: it lives as long as the outermost program's
+                // borrow, `'p`, as far as this run is concerned.
                 let program = unsafe { &*(program as *const Loaded) };
                 let what = program.interpreted()?;
                 // The run's remaining budget, from the same field as emitted code reads.

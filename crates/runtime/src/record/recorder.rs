@@ -50,8 +50,8 @@ impl RecorderOptions {
         self
     }
 
-    /// Sets the upper bound on the bytes of one run's log; 1 MiB by default, and 1 GiB at most. A run that gets more from outside goes on,
-    /// and cannot be replayed.
+    /// Sets the upper bound on the bytes of one run's log; 1 MiB by default, and 1 GiB at most. A run that gets more
+    /// from outside goes on, and cannot be replayed.
     pub fn run_bytes(mut self, bytes: usize) -> RecorderOptions {
         self.run_bytes = bytes.min(MAX_RUN_BYTES);
         self
@@ -202,7 +202,7 @@ impl<C: Context, H: 'static> Recorder<C, H> {
     #[inline]
     pub fn run(&mut self, host: &mut H, mut data: C::Data<'_, '_>) -> Result<u64, RunError> {
         let parts = C::parts(&mut data);
-        // Before they are read.
+        // A refused run reads nothing.
         parts.check().map_err(|error| *error)?;
         let loaded = self.program.loaded();
         let host = core::ptr::from_mut(host).cast();

@@ -250,7 +250,7 @@ fn contained_programs_stay_inside_under_each_planted_bug() {
 #[cfg(feature = "planted")]
 #[test]
 fn programs_that_the_core_accepts_under_a_planted_bug_run_as_promised() {
-    use bpf_testkit::soundness::planted::parse;
+    use bpf_testkit::soundness::planted::{Bug, parse};
     use bpf_verifier::faults::{Fault, plant};
     let mut oracle = Oracle::interpreter_only();
     let mut tally = Tally::default();
@@ -262,7 +262,9 @@ fn programs_that_the_core_accepts_under_a_planted_bug_run_as_promised() {
         outcome
     };
     let programs = parse(include_str!("../contained/planted.txt")).unwrap_or_else(|section| panic!("{section}"));
-    for (fault, generated) in &programs {
+    for (bug, generated) in &programs {
+        // The bugs of the core are another test's.
+        let Bug::Walk(fault) = bug else { continue };
         let outcome = check(Some(*fault), generated, &mut Choices::from_seed(1));
         tally.count(generated, outcome).unwrap_or_else(|what| panic!("{fault:?}: {what}"));
     }
