@@ -183,7 +183,13 @@ fn a_kept_point_outside_of_sections_covers_no_state_inside() {
 #[cfg(feature = "faults")]
 pub(super) const FOUND: &[bpf_verifier_core::faults::Fault] = {
     use bpf_verifier_core::faults::Fault;
-    &[Fault::SectionsUncompared, Fault::YieldsOnOneWay, Fault::StartOutlastsSleep, Fault::CalleeNeverSleeps]
+    &[
+        Fault::SectionsUncompared,
+        Fault::YieldsOnOneWay,
+        Fault::StartOutlastsSleep,
+        Fault::CalleeNeverSleeps,
+        Fault::SliceSurvives,
+    ]
 };
 
 /// The faults that let a certificate prove the twin of a rule.
