@@ -139,7 +139,7 @@ pub struct Emitted {
     pub arena: bool,
     /// The intermediate form from which the code was emitted.
     pub lir: Lir,
-    /// The same program as code for arm64.
+    /// The program as code for arm64.
     pub arm64: Code,
 }
 
