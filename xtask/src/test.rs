@@ -25,20 +25,24 @@ use std::{
 };
 
 /// How many tests did what.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Tally {
     passed: u64,
     failed: u64,
     skipped: u64,
+    /// The lines that name what failed: tests, and the test binaries or crates as cargo lists them.
+    failures: Vec<String>,
 }
 
 impl Tally {
     /// Both.
-    fn and(self, other: Tally) -> Tally {
+    fn and(mut self, other: Tally) -> Tally {
+        self.failures.extend(other.failures);
         Tally {
             passed: self.passed + other.passed,
             failed: self.failed + other.failed,
             skipped: self.skipped + other.skipped,
+            failures: self.failures,
         }
     }
 }
@@ -119,11 +123,16 @@ pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
         Some(Err(Missing { what, how })) => {
             let here = here(&selection, packages)?;
             println!("\nSKIPPED all arm64 tests: {what}\nTo run them: {how}");
-            here.and(Tally { skipped: here.passed + here.failed + here.skipped, ..Tally::default() })
+            let skipped = here.passed + here.failed + here.skipped;
+            here.and(Tally { skipped, ..Tally::default() })
         }
         None => here(&selection, packages)?,
     };
-    println!("\n{total}");
+    println!();
+    for failure in &total.failures {
+        println!("FAILED {failure}");
+    }
+    println!("{total}");
     if total.failed != 0 {
         // The sum stays the last line.
         std::process::exit(1);
@@ -219,9 +228,10 @@ fn tally(command: &mut Command, mut output: impl Write, errors: impl Write + Sen
         (tee(stdout, output), skips.join())
     });
     let skips = skips.map_err(|_| anyhow::anyhow!("the reader of standard error panicked"))??;
+    let at_run_time = skips.skipped;
     let mut tally = results?.and(skips);
     // The harness knows no skip at run time: it has counted those tests as passed.
-    tally.passed = tally.passed.saturating_sub(skips.skipped);
+    tally.passed = tally.passed.saturating_sub(at_run_time);
     let status = child.wait()?;
     if !status.success() && tally.failed == 0 {
         // The tests did not compile, or a test binary died before its summary.
@@ -248,6 +258,9 @@ fn count(line: &str) -> Tally {
     if line.starts_with("SKIPPED ") {
         return Tally { skipped: 1, ..Tally::default() };
     }
+    if let Some(failure) = failure(line) {
+        return Tally { failures: vec![failure.to_owned()], ..Tally::default() };
+    }
     let Some(result) = line.trim().strip_prefix("test result: ") else { return Tally::default() };
     // "ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s"
     let number = |word: &str| -> u64 {
@@ -255,7 +268,16 @@ fn count(line: &str) -> Tally {
         let at = words.iter().position(|&other| other == word);
         at.and_then(|at| words.get(at.checked_sub(1)?)?.parse().ok()).unwrap_or(0)
     };
-    Tally { passed: number("passed"), failed: number("failed"), skipped: number("ignored") }
+    Tally { passed: number("passed"), failed: number("failed"), skipped: number("ignored"), failures: Vec::new() }
+}
+
+/// What failed, if the line names it: `test NAME ... FAILED` of the harness, the packages and targets that cargo lists
+/// when all have run, and crates that do not compile.
+fn failure(line: &str) -> Option<&str> {
+    let test = || line.strip_prefix("test ")?.trim_end().strip_suffix("... FAILED");
+    let target = || line.strip_prefix("    `").filter(|rest| rest.starts_with("-p "))?.trim_end().strip_suffix('`');
+    let uncompiled = || line.strip_prefix("error: could not compile ");
+    test().or_else(target).or_else(uncompiled).map(str::trim)
 }
 
 #[cfg(test)]
@@ -264,11 +286,14 @@ mod tests {
 
     #[test]
     fn results_and_skips_are_counted() {
-        let text = "running 3 tests\nSKIPPED kernel: no\ntest result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; \
-                    4 filtered out; finished in 0.01s\ntest result: ok. 10 passed; 0 failed; 0 ignored; 0 measured\n";
+        let text = "running 3 tests\nSKIPPED kernel: no\ntest a::b ... FAILED\ntest c ... ok\n\
+                    test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; 4 filtered out; finished in 0.01s\n\
+                    test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured\n\
+                    error: 1 target failed:\n    `-p bpf-maps --lib`\n";
         let mut copy = Vec::new();
         let tally = tee(text.as_bytes(), &mut copy).unwrap();
-        assert_eq!(tally, Tally { passed: 13, failed: 2, skipped: 2 });
+        let failures = vec!["a::b".to_owned(), "-p bpf-maps --lib".to_owned()];
+        assert_eq!(tally, Tally { passed: 13, failed: 2, skipped: 2, failures });
         assert_eq!(copy, text.as_bytes());
         assert_eq!(tally.to_string(), "13 passed, 2 failed, 2 skipped");
     }
