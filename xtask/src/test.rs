@@ -271,8 +271,8 @@ fn count(line: &str) -> Tally {
     Tally { passed: number("passed"), failed: number("failed"), skipped: number("ignored"), failures: Vec::new() }
 }
 
-/// Finds the name of a failure in a line of cargo: `test NAME ... FAILED` of the harness, the packages and targets that cargo lists
-/// when all have run, and a crate that does not compile.
+/// Finds the name of a failure in a line of cargo: `test NAME ... FAILED` of the harness, the packages and targets that
+/// cargo lists when all have run, and a crate that does not compile.
 fn failure(line: &str) -> Option<&str> {
     let test = || line.strip_prefix("test ")?.trim_end().strip_suffix("... FAILED");
     let target = || line.strip_prefix("    `").filter(|rest| rest.starts_with("-p "))?.trim_end().strip_suffix('`');
