@@ -76,7 +76,9 @@ pub use owner::{OtherDomain, Owned};
 pub use per_process::{Begin, PerProcess};
 #[cfg(not(loom))]
 pub use section::interrupted;
-pub use users::{SHARDS, Users, thread_number};
+pub use users::Users;
+#[cfg(not(loom))]
+pub use users::{SHARDS, thread_number};
 
 /// The largest [`Options::max_slots`]. Bounds the size of objects with one part per slot.
 pub const MAX_SLOTS: u32 = 1 << 16;
