@@ -27,6 +27,7 @@ use crate::engine::debug;
 use crate::engine::trace;
 use crate::error::RunError;
 use crate::handle::program::{Program, ProgramName};
+use crate::handle::run_async::Lent;
 use crate::program::loaded::Loaded;
 use crate::program::locate::locate;
 use bpf_dispatcher::{HookPolicy, Image, Link, LiveImage, MAX_LIMIT, Options, StagedImage, Verdicts};
@@ -535,9 +536,9 @@ impl<C: Context, H: 'static> Hook<C, H> {
         let guard = self.engine.0.domain.enter_run().map_err(RunError::from);
         // SAFETY: inside the guard.
         let list = guard.map(|_guard| Arc::clone(unsafe { self.list.get() }));
-        let (run, data) = ((self.policy, &self.identity), (data, C::parts as fn(&mut C::Data<'r, 'p>) -> Parts));
+        let lent = Lent::new(host, (data, C::parts));
         // SAFETY: programs on `C` for host state `H` are attached only.
-        unsafe { HookRunAsync::new(&self.engine, list, run, host, data, limits) }
+        unsafe { HookRunAsync::new(&self.engine, list, (self.policy, &self.identity), lent, limits) }
     }
 
     /// Ends the runs of this hook that are in progress: each stops at its next taken back-edge or call, with

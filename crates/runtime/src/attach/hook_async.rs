@@ -6,21 +6,19 @@
 //! between two programs. An interruption that comes between two of them, or after the last check of one, ends the run
 //! before the next one ([`crate::abi::whole`]).
 
-use crate::abi::critical::{self, Critical, unboxed};
+use crate::abi::critical::{Critical, unboxed};
 use crate::abi::limits::RunLimits;
 use crate::abi::watch::word_of;
 use crate::abi::whole::Ends;
 use crate::attach::published::List;
-use crate::context::Parts;
 use crate::engine::Engine;
 use crate::error::RunError;
 use crate::exec::asleep::{Asleep, AsyncTerms, Begun};
-use crate::handle::run_async::SettlesAtLast;
+use crate::handle::run_async::{Lent, SettlesAtLast, is_refused};
 use bpf_dispatcher::HookPolicy;
 use bpf_quiesce::drop_payload;
 use core::fmt;
 use core::future::Future;
-use core::marker::{PhantomData, PhantomPinned};
 use core::mem::ManuallyDrop;
 use core::ops::ControlFlow;
 use core::pin::Pin;
@@ -32,17 +30,9 @@ use std::sync::Arc;
 /// ends as a [`crate::run::RunAsync`] does.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct HookRunAsync<'r, D, H> {
-    /// Not dropped in a signal handler that interrupted a section.
+    /// Not dropped where a signal handler is refused ([`is_refused`]).
     held: ManuallyDrop<Held>,
-    data: D,
-    /// The context's.
-    parts: fn(&mut D) -> Parts,
-    /// A pointer: while the run waits, its host function's future has the reference.
-    host: *mut H,
-    /// The run's `&mut H`, lent for as long as this is: so it is invariant in `H`.
-    borrow: PhantomData<&'r mut H>,
-    /// The data may be what the run's parts point to.
-    _pinned: PhantomPinned,
+    lent: Lent<'r, D, H>,
 }
 
 /// The parts of a run that are not its user's.
@@ -65,9 +55,6 @@ struct Held {
     engine: Engine,
 }
 
-// SAFETY: the pointer stands for a `&mut H`; a run that waits is `Send` but for its host and its data.
-unsafe impl<D: Send, H: Send> Send for HookRunAsync<'_, D, H> {}
-
 impl<D, H> fmt::Debug for HookRunAsync<'_, D, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Held { at, waits, .. } = &*self.held;
@@ -77,13 +64,12 @@ impl<D, H> fmt::Debug for HookRunAsync<'_, D, H> {
 
 impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
     /// # Safety
-    /// The programs of the list must have been loaded for `H` and for the context of `parts`.
+    /// The programs of the list must have been loaded for `H` and for the context of `lent`.
     pub(super) unsafe fn new(
         engine: &Engine,
         list: Result<Arc<List>, RunError>,
         (policy, identity): (HookPolicy, &Ends),
-        host: &'r mut H,
-        (data, parts): (D, fn(&mut D) -> Parts),
+        lent: Lent<'r, D, H>,
         limits: Option<&RunLimits>,
     ) -> Self {
         let held = Held {
@@ -97,8 +83,7 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
             limits: limits.cloned(),
             engine: engine.clone(),
         };
-        let held = ManuallyDrop::new(held);
-        HookRunAsync { held, data, parts, host, borrow: PhantomData, _pinned: PhantomPinned }
+        HookRunAsync { held: ManuallyDrop::new(held), lent }
     }
 
     /// Runs programs until one waits or the run is over.
@@ -113,15 +98,12 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
             let polled = match &mut held.waits {
                 Some(run) => run.poll(cx),
                 None => {
-                    let parts = (self.parts)(&mut self.data);
                     let terms =
                         AsyncTerms { of: Some(word_of(held.identity.identity())), limits: held.limits.as_ref() };
-                    // SAFETY: `Context` promises parts that are valid while `data` is borrowed, and that agree with its
-                    // layout, for which the program was loaded (`new`), as for `H`. Data and host are not touched again
-                    // until this program's run is over, which it is before they go: by `Drop`, or because this is
-                    // forgotten and the run with it; the list, which keeps the program, goes with them. A sender of
-                    // this has a `Send` host and data.
-                    match unsafe { listed.program.begin_async(self.host.cast(), parts, terms, cx) } {
+                    // SAFETY: context and `H` are those of the list's programs (`new`). No other of them has a run now.
+                    // It is over before the list, which keeps the program, and before `lent` is dropped, by `Drop`, or
+                    // all of this is forgotten; it is pinned.
+                    match unsafe { self.lent.begin(&listed.program, terms, cx) } {
                         Begun::Over(result) => Poll::Ready(result),
                         Begun::Waits(run) => {
                             held.waits = Some(run);
@@ -164,7 +146,7 @@ impl Held {
 
 impl<D, H> Drop for HookRunAsync<'_, D, H> {
     fn drop(&mut self) {
-        if critical::interrupted() {
+        if is_refused() {
             // As for a `RunAsync`.
             return;
         }
@@ -185,7 +167,7 @@ impl<D, H: 'static> Future for HookRunAsync<'_, D, H> {
     fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         // SAFETY: nothing is moved out of it.
         let this = unsafe { self.get_unchecked_mut() };
-        if critical::interrupted() {
+        if is_refused() {
             // The run goes on when it is polled later.
             return Poll::Ready(Err(RunError::Signal));
         }

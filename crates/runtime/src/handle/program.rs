@@ -8,7 +8,7 @@ use crate::exec::timers::TimerRuns;
 use crate::handle::coverage::Coverage;
 use crate::handle::kept::Kept;
 use crate::handle::over::Over;
-use crate::handle::run_async::RunAsync;
+use crate::handle::run_async::{Lent, RunAsync};
 use crate::program::loaded::Loaded;
 use core::marker::PhantomData;
 use std::fmt;
@@ -187,9 +187,10 @@ impl<C: Context, H: 'static> Program<C, H> {
         if self.loaded.is_sleepable() {
             return Err(self.loaded.cannot_wait());
         }
-        let parts = C::parts(&mut data);
+        let (parts, mut observing) = (C::parts(&mut data), Observing::new(observer));
         // SAFETY: as in `run`.
-        unsafe { self.loaded.run_watched(what, core::ptr::from_mut(host).cast(), parts, Observing::new(observer)) }
+        let result = unsafe { self.loaded.run_watched(what, core::ptr::from_mut(host).cast(), parts, &mut observing) };
+        observing.finish(result)
     }
 
     /// Runs it once, as a future that gives its thread away while a host function waits
@@ -235,7 +236,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// The future, when it is polled or dropped, resumes the panic of a host function's future. The run is over then.
     pub fn run_async<'r, 'p>(&self, host: &'r mut H, data: C::Data<'r, 'p>) -> RunAsync<'r, C::Data<'r, 'p>, H> {
         // SAFETY: the program was loaded for `C` by a linker for `H`.
-        unsafe { RunAsync::new(&self.loaded, self.kept.as_ref(), host, (data, C::parts), None) }
+        unsafe { RunAsync::new(&self.loaded, self.kept.as_ref(), Lent::new(host, (data, C::parts)), None) }
     }
 
     /// Runs it once, as [`Program::run_async`], under limits of this run alone. A run that waits ends at its deadline,
@@ -253,7 +254,7 @@ impl<C: Context, H: 'static> Program<C, H> {
         limits: &RunLimits,
     ) -> RunAsync<'r, C::Data<'r, 'p>, H> {
         // SAFETY: the program was loaded for `C` by a linker for `H`.
-        unsafe { RunAsync::new(&self.loaded, self.kept.as_ref(), host, (data, C::parts), Some(limits)) }
+        unsafe { RunAsync::new(&self.loaded, self.kept.as_ref(), Lent::new(host, (data, C::parts)), Some(limits)) }
     }
 
     /// Runs the callbacks of the program's timers that are due (`bpf_timer_start`): on this thread, each once, with

@@ -2,6 +2,7 @@
 
 use crate::abi::critical::{self, unboxed};
 use crate::abi::limits::RunLimits;
+use crate::abi::machine_stack::on_signal_stack;
 use crate::context::Parts;
 use crate::error::RunError;
 use crate::exec::asleep::{Asleep, AsyncTerms, Begun};
@@ -23,17 +24,9 @@ use std::sync::Arc;
 /// `D` is the context's data ([`crate::Context::Data`]). It is `Send` if data and host state are.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct RunAsync<'r, D, H> {
-    /// Not dropped in a signal handler that interrupted a section.
+    /// Not dropped where a signal handler is refused ([`is_refused`]).
     held: ManuallyDrop<Held>,
-    data: D,
-    /// The context's.
-    parts: fn(&mut D) -> Parts,
-    /// A pointer: while the run waits, its host function's future has the reference.
-    host: *mut H,
-    /// The run's `&mut H`, lent for as long as this is: so it is invariant in `H`.
-    borrow: PhantomData<&'r mut H>,
-    /// The data may be what the run's parts point to.
-    _pinned: PhantomPinned,
+    lent: Lent<'r, D, H>,
 }
 
 /// The parts of a run that are not its user's.
@@ -47,14 +40,58 @@ struct Held {
     limits: Option<RunLimits>,
 }
 
-// SAFETY: the pointer stands for a `&mut H`; a run that waits is `Send` but for its host and its data.
-unsafe impl<D: Send, H: Send> Send for RunAsync<'_, D, H> {}
-
 impl<D, H> fmt::Debug for RunAsync<'_, D, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Held { state, program, .. } = &*self.held;
         f.debug_struct("RunAsync").field("state", state).field("program", program).finish_non_exhaustive()
     }
+}
+
+/// The context's data and the host state of a run that may wait, of one program or of a hook's.
+pub(crate) struct Lent<'r, D, H> {
+    data: D,
+    /// The context's.
+    parts: fn(&mut D) -> Parts,
+    /// A pointer: while the run waits, its host function's future has the reference.
+    host: *mut H,
+    /// The run's `&mut H`, lent for as long as this is: so it is invariant in `H`.
+    borrow: PhantomData<&'r mut H>,
+    /// The data may be what the run's parts point to.
+    _pinned: PhantomPinned,
+}
+
+// SAFETY: the pointer stands for a `&mut H`.
+unsafe impl<D: Send, H: Send> Send for Lent<'_, D, H> {}
+
+impl<'r, D, H: 'static> Lent<'r, D, H> {
+    pub(crate) fn new(host: &'r mut H, (data, parts): (D, fn(&mut D) -> Parts)) -> Self {
+        Lent { data, parts, host, borrow: PhantomData, _pinned: PhantomPinned }
+    }
+
+    /// Begins a run of the program with them.
+    ///
+    /// # Safety
+    /// The program must have been loaded for the context of [`Self::new`]'s parts and by a linker for `H`. No other
+    /// run of these may be there, and the run must be over before these and the program are dropped or moved, or all
+    /// must be forgotten.
+    pub(crate) unsafe fn begin(
+        &mut self,
+        program: &Arc<Loaded>,
+        terms: AsyncTerms<'_>,
+        cx: &mut task::Context<'_>,
+    ) -> Begun {
+        let parts = (self.parts)(&mut self.data);
+        // SAFETY: `Context` promises parts that are valid while `data` is borrowed, and that agree with its layout, for
+        // which the program was loaded, as for `H` (the caller). Nothing here touches data or host until they are
+        // dropped, and until then the run is over (the caller). A sender of these has a `Send` host and data.
+        unsafe { program.begin_async(self.host.cast(), parts, terms, cx) }
+    }
+}
+
+/// Returns whether the caller is a signal handler that may neither begin, poll nor end a run: it has interrupted a
+/// section, or is on a signal stack.
+pub(crate) fn is_refused() -> bool {
+    critical::interrupted() || on_signal_stack()
 }
 
 /// Settles a domain when it is dropped.
@@ -75,17 +112,16 @@ enum State {
 
 impl<'r, D, H: 'static> RunAsync<'r, D, H> {
     /// # Safety
-    /// `parts` must be those of the context that the program was loaded for, and `H` its linker's.
+    /// `lent` must be of the context that the program was loaded for, and `H` its linker's.
     pub(crate) unsafe fn new(
         program: &Arc<Loaded>,
         kept: Option<&Kept>,
-        host: &'r mut H,
-        (data, parts): (D, fn(&mut D) -> Parts),
+        lent: Lent<'r, D, H>,
         limits: Option<&RunLimits>,
     ) -> Self {
         let (program, kept) = (Arc::clone(program), kept.cloned());
-        let held = ManuallyDrop::new(Held { state: State::New, program, kept, limits: limits.cloned() });
-        RunAsync { held, data, parts, host, borrow: PhantomData, _pinned: PhantomPinned }
+        let held = Held { state: State::New, program, kept, limits: limits.cloned() };
+        RunAsync { held: ManuallyDrop::new(held), lent }
     }
 
     /// The run's program.
@@ -96,7 +132,7 @@ impl<'r, D, H: 'static> RunAsync<'r, D, H> {
 
 impl<D, H> Drop for RunAsync<'_, D, H> {
     fn drop(&mut self) {
-        if critical::interrupted() {
+        if is_refused() {
             // The handler may have interrupted the allocator. All of the run is forgotten.
             return;
         }
@@ -121,20 +157,16 @@ impl<D, H: 'static> Future for RunAsync<'_, D, H> {
         // SAFETY: nothing is moved out of it.
         let this = unsafe { self.get_unchecked_mut() };
         let held = &mut *this.held;
-        if held.program.is_sleepable() && critical::interrupted() {
+        if held.program.is_sleepable() && is_refused() {
             return Poll::Ready(Err(RunError::Signal));
         }
         let result = match &mut held.state {
             State::New => {
                 held.state = State::Over;
-                let parts = (this.parts)(&mut this.data);
-                let host = this.host.cast();
                 let terms = AsyncTerms { of: None, limits: held.limits.as_ref() };
-                // SAFETY: `Context` promises parts that are valid while `data` is borrowed, and that agree with its
-                // layout, for which the program was loaded; `H` is the linker's (`new`). Data and host are not touched
-                // again until the run is over, which it is before they go, and before the program: by `Drop`, or
-                // because this is forgotten and the run with it. A sender of this has a `Send` host and data.
-                match unsafe { held.program.begin_async(host, parts, terms, cx) } {
+                // SAFETY: context and `H` are the program's (`new`). It is the only run, as the state says. It is over
+                // before `lent` and the program are dropped, by `Drop`, or all of this is forgotten; it is pinned.
+                match unsafe { this.lent.begin(&held.program, terms, cx) } {
                     Begun::Over(result) => result,
                     Begun::Waits(run) => {
                         held.state = State::Waits(run);
