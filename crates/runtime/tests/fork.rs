@@ -406,6 +406,47 @@ fn a_child_goes_on_with_no_run_whose_first_poll_has_forked() {
     }
 }
 
+/// A child that is forked by the destructor of a future that is given up, on the run's stack.
+#[test]
+fn a_child_is_told_that_it_is_one_where_the_end_of_a_run_has_forked() {
+    use std::future::Future;
+    use std::task::{Context, Poll, Waker};
+    struct Forks(Arc<AtomicI32>);
+    impl Drop for Forks {
+        fn drop(&mut self) {
+            // SAFETY: no other thread of this process is doing anything; the child leaves through `_exit`.
+            self.0.store(unsafe { libc::fork() }, Ordering::SeqCst);
+        }
+    }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let modes = [Mode::Interpreter, Mode::Jit];
+    for mode in modes.into_iter().filter(|mode| *mode == Mode::Interpreter || Arch::HOST.is_some()) {
+        let engine = Engine::new(Config::new().mode(mode).interruptible(true)).unwrap();
+        let mut linker = Linker::<Arc<AtomicI32>>::new(&engine);
+        linker
+            .func_async(1001, "forks", async |mut c: bpf_runtime::AsyncCaller<'_, Arc<AtomicI32>>| {
+                let _forks = Forks(Arc::clone(c.host()));
+                std::future::pending::<()>().await;
+            })
+            .unwrap();
+        let insns = assemble("call 1001\nr0 = 6\nexit").unwrap();
+        let program = linker.loader::<Raw>().sleepable(true).insns("forks", insns).unwrap();
+        let child = Arc::new(AtomicI32::new(-1));
+        let (mut host, mut cx) = (Arc::clone(&child), Context::from_waker(Waker::noop()));
+        let mut run = Box::pin(program.run_async(&mut host, &mut []));
+        assert!(run.as_mut().poll(&mut cx).is_pending());
+        engine.interrupt();
+        let Poll::Ready(result) = run.as_mut().poll(&mut cx) else { panic!("it waits") };
+        if child.load(Ordering::SeqCst) == 0 {
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| refused(result)));
+            // SAFETY: ends the child without running the parent's destructors twice.
+            unsafe { libc::_exit(i32::from(ended.is_err())) };
+        }
+        assert_eq!(wait(child.load(Ordering::SeqCst)), 0, "{mode:?}");
+        assert!(matches!(result, Err(RunError::Interrupted { .. })), "{result:?}");
+    }
+}
+
 /// A child that is forked from inside a run does not return into it; and what it makes itself runs.
 #[test]
 fn a_child_does_not_return_into_its_parents_run() {

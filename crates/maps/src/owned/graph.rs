@@ -375,8 +375,8 @@ fn lowest(mut node: At) -> At {
 /// object.
 ///
 /// # Safety
-/// `root` must be a `struct bpf_rb_root` in a value or an object whose lock the caller has, and `less` changes nothing
-/// of it; `node` the node of an object for such trees that the caller owns.
+/// `root` must be a `struct bpf_rb_root` in a value or an object whose lock the caller has; `less` changes nothing of
+/// it and does not unwind; `node` the node of an object for such trees that the caller owns.
 pub unsafe fn add<E>(root: u64, node: u64, mut less: impl FnMut(u64, u64) -> Result<bool, E>) -> Result<bool, E> {
     let (tree, node) = (Tree(At(root)), At(node));
     if !node.claim(TREE_OWNER, root) {

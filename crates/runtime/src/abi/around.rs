@@ -106,6 +106,11 @@ impl Drop for Polling {
     }
 }
 
+/// Returns whether this thread polls a run of any engine.
+pub(crate) fn is_polling() -> bool {
+    CURRENT.get().is_some()
+}
+
 /// Returns the innermost run of an engine's fibers that this thread polls.
 pub(super) fn polled(fibers: usize) -> Option<Current> {
     let innermost = CURRENT.get()?;

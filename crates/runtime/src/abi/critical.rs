@@ -35,14 +35,6 @@ pub(crate) fn interrupted() -> bool {
     SECTIONS.get() != 0 || interrupted_in_domain()
 }
 
-/// Does work of a host on the stack of a run, which does not wait meanwhile. Not inlined: see [`inside`].
-#[cfg(feature = "tracing")]
-#[inline(never)]
-pub(crate) fn left<R>(work: impl FnOnce() -> R) -> R {
-    let _left = Critical::leave();
-    work()
-}
-
 /// A section, while it lives. Of one thread.
 #[must_use]
 pub(crate) struct Critical(PhantomData<*const ()>);

@@ -5,12 +5,29 @@
 //!
 //! Invariant: these functions are called only at the end of a stopped run, inside its guard.
 
+use crate::abi::critical::Critical;
 use crate::abi::roots::{Roots, StoppedAt};
 use crate::abi::run::{Run, word};
 use crate::abi::watch::{INTERRUPTED, LATE};
 use crate::error::RunError;
 use bpf_isa::InsnIdx;
 use bpf_jit_code::StopCode;
+use bpf_quiesce::caught;
+
+/// Does work of a host on the stack of a run, which does not wait meanwhile. Not inlined: see
+/// [`crate::abi::critical::inside`].
+#[inline(never)]
+pub(crate) fn left<R>(work: impl FnOnce() -> R) -> R {
+    let _left = Critical::leave();
+    work()
+}
+
+/// Drops a value with code of a host, which may panic.
+pub(crate) fn dropped_outside<T>(value: T) {
+    left(|| {
+        let _ = caught(|| drop(value));
+    });
+}
 
 /// The message for a failed check that the verifier left to run time.
 pub(crate) const OUT_OF_BOUNDS: &str = "memory access out of bounds, or an atomic one that is not aligned";

@@ -258,7 +258,8 @@ impl Config {
         self
     }
 
-    /// Sets how deep runs may be nested in one thread (a host function that runs a program), the outermost included.
+    /// Sets how deep runs may be nested in one thread (a host function, or its future, that runs a program), the
+    /// outermost included. A plain run does not count if a future begins it that is polled after its run has waited.
     /// Programs that cannot be stopped (neither loop nor call under a budget or interruption, no host function, no
     /// check) do not count: they run nothing themselves.
     pub fn max_nested_runs(mut self, max_nested_runs: u32) -> Config {
@@ -267,7 +268,8 @@ impl Config {
     }
 
     /// Sets the upper bound on the runs of sleepable programs that are going on at the same time, including runs that
-    /// wait. Each has a stack of its own: address space for the largest program, and memory for the pages that it uses.
+    /// wait. Where threads end and begin runs at this bound, one may be refused while one run less is going on. Each
+    /// has a stack of its own: address space for the largest program, and memory for the pages that it uses.
     pub fn max_async_runs(mut self, max_async_runs: usize) -> Config {
         self.max_async_runs = max_async_runs;
         self

@@ -13,7 +13,7 @@ use crate::error::{LoadError, RunError};
 #[cfg(feature = "tracing")]
 mod imp {
     use super::{LoadError, Printed, RunError};
-    use crate::abi::critical;
+    use crate::abi::stop::left;
     use bpf_quiesce::Foreign;
 
     pub(crate) fn load(program: &str) -> Foreign<tracing::span::EnteredSpan> {
@@ -43,7 +43,7 @@ mod imp {
     pub(crate) fn stopped(program: &str, error: &RunError, in_section: bool) {
         let tell = || tracing::warn!(program, %error, "run stopped");
         // A subscriber is code of a host.
-        if in_section { critical::left(tell) } else { tell() }
+        if in_section { left(tell) } else { tell() }
     }
 
     /// Whether lines of programs become events.

@@ -143,10 +143,13 @@ pub enum RunError {
     /// The future of a run that is over was polled.
     #[error("the run is over: its future has been ready before")]
     Over,
-    /// The caller is a signal handler that interrupted its thread while that thread had a lock for sleepable runs,
-    /// allocated for one, or was taking or giving up an execution slot. A run that waits goes on when it is polled
-    /// later, elsewhere.
-    #[error("the caller is a signal handler, and its thread was at work for a sleepable run or for an execution slot")]
+    /// The caller is a signal handler that is on a signal stack (`SA_ONSTACK`), or that interrupted its thread while
+    /// that thread had a lock for sleepable runs, allocated for one, or was taking or giving up an execution slot. A
+    /// run that waits goes on when it is polled later, elsewhere.
+    #[error(
+        "the caller is a signal handler on a signal stack, or its thread was at work for a sleepable run or for an \
+         execution slot"
+    )]
     Signal,
     /// Runs are nested (a host function runs a program) beyond the limit.
     #[error("runs are nested more than {limit} deep")]

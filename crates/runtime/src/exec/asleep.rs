@@ -4,6 +4,7 @@
 //! ([`crate::abi::parked`]), which gives the run up. The memory that the run may use of its stack is reserved in the
 //! account that the program was loaded for.
 
+use crate::abi::around;
 use crate::abi::begin::Nesting;
 use crate::abi::critical::Critical;
 use crate::abi::fiber::{Budget, Fiber, Outcome, Step};
@@ -11,11 +12,13 @@ use crate::abi::limits::{Limits, RunLimits, Terms};
 use crate::abi::link::Waiting;
 use crate::abi::machine_stack::INTERPRETER;
 use crate::abi::parked::drop_waker;
+use crate::abi::stop::dropped_outside;
 use crate::context::Parts;
+use crate::engine::EngineInner;
 use crate::error::RunError;
 use crate::faults::planted;
 use crate::program::loaded::Loaded;
-use bpf_quiesce::{EnterError, Memory, Reservation, RunGuard, caught, drop_payload};
+use bpf_quiesce::{EnterError, Memory, Reservation, RunGuard, drop_payload};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
@@ -138,8 +141,7 @@ impl Loaded {
         let named = || std::iter::once(self.limited());
         let limits = terms.limits.map(|limits| Limits::new(limits, runs, self.checks, named)).transpose()?;
         let busy = runs.busy();
-        let nested = engine.domain.in_guard().then(|| Nesting::enter(runs.config.max_nested)).transpose();
-        let nested = nested.map_err(boxed)?;
+        let nested = nesting(engine, runs.config.max_nested).map_err(boxed)?;
         let guard = engine.domain.enter_run().map_err(boxed)?;
         let slot = guard.slot();
         let beside = if self.interpreted().is_some() { INTERPRETER } else { 0 };
@@ -221,6 +223,12 @@ impl Loaded {
     }
 }
 
+/// Counts a run on this thread's stack, if it is inside another run: in a guard, or in a run that the thread polls.
+/// The host's future of a run that has waited is polled in no guard.
+fn nesting(engine: &EngineInner, limit: u32) -> Result<Option<Nesting>, RunError> {
+    (engine.domain.in_guard() || around::is_polling()).then(|| Nesting::enter(limit)).transpose()
+}
+
 fn boxed<E: Into<RunError>>(error: E) -> Box<RunError> {
     Box::new(error.into())
 }
@@ -241,12 +249,6 @@ fn result_of(waker: Option<Waker>, result: Outcome, mut thrown: Option<Box<dyn A
         }
         None => result,
     }
-}
-
-/// Drops a value with code of a host, which may panic.
-fn dropped_outside<T>(value: T) {
-    let _left = Critical::leave();
-    let _ = caught(|| drop(value));
 }
 
 /// The answer of a host's future.
@@ -274,6 +276,8 @@ impl Asleep {
         if engine.domain.is_forked() {
             return Poll::Ready(self.lose(None));
         }
+        // Not limited: the run was when it began.
+        let _nested = nesting(engine, u32::MAX);
         let polling = fiber.polls(fibers, engine.runs.busy(), engine.runs.levels());
         let asked = may_be_ended(program) && fiber.is_asked();
         let polled = if asked {
@@ -424,6 +428,11 @@ impl Asleep {
                 });
                 // The waker's drop runs foreign code, so it comes last.
                 drop(guard);
+                if self.program().engine.domain().is_forked() {
+                    // The destructor of a future that was given up has forked.
+                    dropped_outside(result);
+                    return result_of(waker, Err(boxed(EnterError::Forked)), thrown);
+                }
                 result_of(waker, result, thrown)
             }
             Step::Waits(_) | Step::GivesWay => Err(Box::new(self.forget())),

@@ -105,8 +105,6 @@ pub(crate) unsafe fn run_watched<W: Watch>(
     let mut host =
         Host { run, entered: Vec::new(), granted, locks, sections: [0; 2], callbacks: 0, stashed, watch, jumps };
     let (mut machine, code) = (Machine::new(memory, options), Running(program, what));
-    // An observer may panic.
-    let unwinds = Unwinds(run);
     let result = match start {
         Start::Program => machine.run(&mut host, &code, [r1, parts.context_len as u64]),
         Start::Timer { callback, args, def } => {
@@ -116,14 +114,15 @@ pub(crate) unsafe fn run_watched<W: Watch>(
         }
     };
     host.watch.ends(&machine);
-    core::mem::forget(unwinds);
     // SAFETY: the machine is done with the run.
     let run = unsafe { &mut *run };
     let kept = run.release();
+    // A run that may wait was perhaps ended in a call that waited, and is then in the section of its end.
+    let apart = !run.link.is_null();
     match result {
         Ok(_) if kept => {
             let what = "the program ended with a ring-buffer record that it had reserved, or with a lock".to_owned();
-            Err(program.locate(RunError::Access { what, insn: None, origin: None }, 0, Vec::new(), false))
+            Err(program.locate(RunError::Access { what, insn: None, origin: None }, 0, Vec::new(), apart))
         }
         Ok(r0) => Ok(r0),
         Err(stop) => {
@@ -137,20 +136,10 @@ pub(crate) unsafe fn run_watched<W: Watch>(
             let late = run.is_late();
             let error = run.stopped().unwrap_or_else(|| reason(stop, late));
             Err(match within {
-                Some(within) => within.locate(error, 0, callers, false),
+                Some(within) => within.locate(error, 0, callers, apart),
                 None => error,
             })
         }
-    }
-}
-
-/// Gives back what a run holds when a panic passes through it.
-struct Unwinds(*mut Run);
-
-impl Drop for Unwinds {
-    fn drop(&mut self) {
-        // SAFETY: this thread's run, which `run_watched` has by its contract, and which nobody uses while this unwinds.
-        unsafe { &mut *self.0 }.release();
     }
 }
 

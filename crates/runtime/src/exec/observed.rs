@@ -5,8 +5,11 @@ use crate::program::interpreted::Interpreted;
 use crate::program::loaded::Loaded;
 use bpf_interp::Machine;
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program};
+use bpf_quiesce::caught;
 use bpf_uapi::helper_id::TAIL_CALL;
+use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// A tool that looks at a run before each instruction: [`Program::run_observed`](crate::Program::run_observed),
 /// [`Recording::replay`](crate::observe::Recording::replay).
@@ -87,21 +90,38 @@ pub(crate) fn refused(loaded: &Loaded, what: &Interpreted) -> Option<(InsnIdx, &
 /// Bytes that are read at once, at most.
 const MAX_READ: usize = 16 << 20;
 
-/// A run under observation.
+/// A run under observation. A panic of the observer ends the run as an answer of `false` does and is kept: it must not
+/// unwind through helpers that call the program back.
 pub(crate) struct Observing<'o> {
     observer: &'o mut dyn Observer,
     goes_on: bool,
+    panicked: Option<Box<dyn Any + Send>>,
 }
 
 impl<'o> Observing<'o> {
     pub(crate) fn new(observer: &'o mut dyn Observer) -> Observing<'o> {
-        Observing { observer, goes_on: true }
+        Observing { observer, goes_on: true, panicked: None }
+    }
+
+    /// Returns the result of the run, which is over. The panic of the observer, if there was one, goes on.
+    pub(crate) fn finish<T>(self, result: T) -> T {
+        match self.panicked {
+            Some(panic) => {
+                let _ = caught(|| drop(result));
+                resume_unwind(panic)
+            }
+            None => result,
+        }
     }
 }
 
 impl Watch for Observing<'_> {
     fn step(&mut self, at: InsnIdx, regs: &[u64; 11], _: &Program, machine: &Machine<'_>) {
-        self.goes_on = self.observer.step(&Observed::new(at, regs, machine));
+        let step = || self.observer.step(&Observed::new(at, regs, machine));
+        self.goes_on = catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|panic| {
+            self.panicked = Some(panic);
+            false
+        });
     }
 
     fn goes_on(&mut self) -> bool {

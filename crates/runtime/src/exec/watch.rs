@@ -7,7 +7,7 @@
 use bpf_interp::{Machine, Stop};
 use bpf_isa::{InsnIdx, Program};
 
-/// A watch of one run.
+/// A watch of one run. Its methods do not panic: helpers that call the program back may be on the stack.
 pub(crate) trait Watch {
     /// Called before each instruction.
     #[inline(always)]

@@ -3,6 +3,7 @@
 use crate::abi::begin::Entry;
 use crate::abi::limits::{Checks, Terms};
 use crate::abi::run::{Run, counters};
+use crate::abi::stop::dropped_outside;
 use crate::abi::watch::word_of;
 use crate::engine::Engine;
 use crate::engine::config::Mode;
@@ -26,6 +27,7 @@ use bpf_quiesce::{Domain, Owned};
 use bpf_verifier::ContextLayout;
 use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 #[cfg(native)]
@@ -427,8 +429,14 @@ impl Loaded {
         if let Some(counted) = &self.bindings().counted {
             counted.counters.count_stop(&error);
         }
-        trace::stopped(&self.name, &error, apart);
-        error
+        // A subscriber is code of a host.
+        match catch_unwind(AssertUnwindSafe(|| trace::stopped(&self.name, &error, apart))) {
+            Ok(()) => error,
+            Err(panic) => {
+                dropped_outside(error);
+                resume_unwind(panic)
+            }
+        }
     }
 
     /// A call of this program's, as errors name it.

@@ -7,8 +7,8 @@ use bpf_runtime::{
     isa::assemble,
 };
 use std::backtrace::Backtrace;
-use std::future::poll_fn;
-use std::pin::pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
@@ -319,5 +319,66 @@ fn a_signal_handler_runs_sleepable_programs_or_is_refused() {
         }
         SLEEPS_IN_HANDLER.store(std::ptr::null_mut(), Ordering::SeqCst);
         assert_eq!(engine.async_runs(), 0);
+    }
+}
+
+/// Runs for a handler on a signal stack: one to be polled, and one to be dropped.
+struct OnSignalStack<'p> {
+    program: &'p Program<Raw, u64>,
+    polled: Run<'p>,
+    dropped: Option<Run<'p>>,
+    refused: u32,
+}
+
+type Run<'p> = Pin<Box<dyn Future<Output = Result<u64, RunError>> + 'p>>;
+
+static ON_SIGNAL_STACK: AtomicPtr<OnSignalStack<'static>> = AtomicPtr::new(std::ptr::null_mut());
+
+extern "C" fn on_signal_stack(_: libc::c_int) {
+    // SAFETY: null, or what the test keeps and does not touch while it raises the signal.
+    let Some(runs) = (unsafe { ON_SIGNAL_STACK.load(Ordering::SeqCst).as_mut() }) else { return };
+    let mut host = 0;
+    let mut fresh = pin!(runs.program.run_async(&mut host, &mut []));
+    let refused = |poll| matches!(poll, Poll::Ready(Err(RunError::Signal)));
+    runs.refused += u32::from(refused(poll(fresh.as_mut()))) + u32::from(refused(poll(runs.polled.as_mut())));
+    drop(runs.dropped.take());
+}
+
+/// The system takes a signal stack for free while its handler is on the stack of a run, and the next signal would
+/// overwrite the handler's frames: so a handler there neither begins, polls nor ends a run.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_signal_handler_on_a_signal_stack_is_refused() {
+    // SAFETY: all zero is a value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_flags = libc::SA_ONSTACK;
+    action.sa_sigaction = on_signal_stack as *const () as usize;
+    // SAFETY: a handler of the right type; no other test of this process uses the signal.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGVTALRM, &raw const action, std::ptr::null_mut()) }, 0);
+    for engine in engines(|config| config) {
+        let program = load(&waits(&engine), ONCE);
+        thread::scope(|s| {
+            s.spawn(|| {
+                let mut memory = vec![0u8; 256 << 10];
+                let stack = libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: memory.len() };
+                let mut before = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
+                // SAFETY: the memory stays until the former stack is set again.
+                assert_eq!(unsafe { libc::sigaltstack(&raw const stack, &raw mut before) }, 0);
+                let (mut host, mut other) = (0, 0);
+                let (mut polled, mut dropped): (Run<'_>, Run<'_>) =
+                    (Box::pin(program.run_async(&mut host, &mut [])), Box::pin(program.run_async(&mut other, &mut [])));
+                assert!(poll(polled.as_mut()).is_pending() && poll(dropped.as_mut()).is_pending());
+                let mut runs = OnSignalStack { program: &program, polled, dropped: Some(dropped), refused: 0 };
+                ON_SIGNAL_STACK.store((&raw mut runs).cast(), Ordering::SeqCst);
+                // SAFETY: the signal has a handler.
+                unsafe { libc::raise(libc::SIGVTALRM) };
+                ON_SIGNAL_STACK.store(std::ptr::null_mut(), Ordering::SeqCst);
+                assert_eq!(runs.refused, 2);
+                assert_eq!(block_on(runs.polled).unwrap(), 7, "it goes on outside of the handler");
+                // SAFETY: the stack that the thread had.
+                assert_eq!(unsafe { libc::sigaltstack(&raw const before, std::ptr::null_mut()) }, 0);
+            });
+        });
+        assert_eq!(engine.async_runs(), 1, "the run that was dropped there is forgotten");
     }
 }

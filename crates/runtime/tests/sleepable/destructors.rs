@@ -1,7 +1,8 @@
 //! Values of hosts that runs drop: their destructors may use sleepable programs, as any code of a host may.
 
+use super::common::engines::engines;
 use super::{Dropped, after, block_on, load, poll};
-use bpf_runtime::{AsyncCaller, Config, Engine, HelperError, Linker, Program, Raw, RunError, RunLimits};
+use bpf_runtime::{AsyncCaller, Caller, Config, Engine, HelperError, Linker, Program, Raw, RunError, RunLimits};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -9,6 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 type Run = Pin<Box<dyn Future<Output = Result<u64, RunError>> + Send>>;
 
@@ -147,6 +150,58 @@ fn what_nobody_gets_is_dropped_outside_of_sections() {
         assert!(right.load(Ordering::SeqCst));
         assert!(matches!(poll(run.as_mut()), Poll::Ready(Err(RunError::Over))));
         assert_eq!(engine.async_runs(), 0);
+    }
+}
+
+/// A subscriber of `tracing` that panics when it is told of an event first.
+#[derive(Default)]
+struct Panics(AtomicBool);
+
+impl Subscriber for Panics {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event()
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        if !self.0.swap(true, Ordering::SeqCst) {
+            std::panic::resume_unwind(Box::new("told"));
+        }
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// The error of a run is dropped outside of sections too where the subscriber that is told of it panics.
+#[test]
+fn an_error_that_a_subscriber_panics_of_is_dropped_outside_of_sections() {
+    for engine in engines(|config| config.interruptible(true)) {
+        let (_, program) = waits(|config| config);
+        let (uses, right) = Uses::new(&program);
+        let uses = Mutex::new(Some(uses));
+        let mut linker = Linker::<()>::new(&engine);
+        linker
+            .func(1002, "fail", move |_: &mut Caller<'_, ()>| -> Result<u64, HelperError> {
+                let uses = uses.lock().unwrap().take().unwrap();
+                Err(HelperError::new(HasUses { _uses: Mutex::new(uses) }))
+            })
+            .unwrap();
+        let fails = load(&linker, "call 1002\nexit");
+        let mut host = ();
+        let mut run = Box::pin(fails.run_async(&mut host, &mut []));
+        let polled = || catch_unwind(AssertUnwindSafe(|| poll(run.as_mut())));
+        let thrown = tracing::subscriber::with_default(Panics::default(), polled).unwrap_err();
+        assert_eq!(thrown.downcast_ref::<&str>(), Some(&"told"));
+        assert!(right.load(Ordering::SeqCst));
     }
 }
 

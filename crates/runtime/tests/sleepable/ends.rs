@@ -355,26 +355,47 @@ impl Subscriber for Runs {
 /// The end of a sleepable run is refused to signal handlers; a subscriber that is told of it is none.
 #[test]
 fn a_subscriber_that_is_told_of_a_stop_runs_sleepable_programs() {
-    for engine in engines(|config| config) {
+    for engine in engines(|config| config.interruptible(true)) {
         let mut linker = waits(&engine);
         linker
             .func(1002, "fail", |_: &mut Caller<'_, u64>| -> Result<u64, HelperError> {
                 Err(HelperError::new(RunError::TooDeep { limit: 1 }))
             })
             .unwrap();
-        let fails = load(&linker, "r1 = 1\ncall 1001\ncall 1002\nexit");
-        for panics in [false, true] {
+        linker
+            .func_async(1003, "panics", async |_: AsyncCaller<'_, u64>| -> u64 {
+                std::panic::resume_unwind(Box::new("thrown"))
+            })
+            .unwrap();
+        let (fails, waits) = (load(&linker, "r1 = 1\ncall 1001\ncall 1002\nexit"), load(&linker, ONCE));
+        let throws = load(&linker, "call 1003\nexit");
+        let cases = [(&fails, false), (&waits, true), (&throws, false)]
+            .into_iter()
+            .flat_map(|(stops, interrupted)| [false, true].map(|panics| (stops, interrupted, panics)));
+        for (stops, interrupted, panics) in cases {
             let results = Arc::default();
             let subscriber = Runs { program: load(&linker, ONCE), results: Arc::clone(&results), panics };
             let result = tracing::subscriber::with_default(subscriber, || {
-                catch_unwind(AssertUnwindSafe(|| block_on(fails.run_async(&mut 0, &mut []))))
+                let mut host = 0;
+                let mut run = Box::pin(stops.run_async(&mut host, &mut []));
+                if interrupted {
+                    assert!(poll(run.as_mut()).is_pending());
+                    engine.interrupt();
+                }
+                catch_unwind(AssertUnwindSafe(|| block_on(run.as_mut())))
             });
             match result {
+                Ok(Err(RunError::Interrupted { .. })) => assert!(!panics && interrupted),
                 Ok(result) => assert!(!panics && matches!(result, Err(RunError::Host { .. }))),
-                Err(_) => assert!(panics),
+                Err(_) => assert!(panics || std::ptr::eq(stops, &throws)),
             }
             let results = std::mem::take(&mut *results.lock().unwrap());
-            assert!(matches!(results[..], [Ok(7)]), "{results:?}");
+            match results[..] {
+                [Ok(7)] => {}
+                // The subscriber's run is inside the one that was ended.
+                [Err(RunError::Interrupted { .. })] => assert!(interrupted),
+                _ => panic!("{results:?}"),
+            }
             // Neither the end of the subscriber nor its panic leaves the thread in a section.
             assert_eq!(block_on(load(&linker, ONCE).run_async(&mut 0, &mut [])).unwrap(), 7);
             assert_eq!(engine.async_runs(), 0);

@@ -1,12 +1,14 @@
 //! Runs that wait inside other runs: they end with the run around them.
 
 use super::common::engines::engines;
-use super::{after, block_on, load, poll};
+use super::{ONCE, after, block_on, load, poll, waits};
 use bpf_runtime::{
-    AsyncCaller, Caller, Config, Engine, Interrupter, Linker, Program, Raw, RunError, RunLimits, isa::assemble,
+    AsyncCaller, Caller, Config, Engine, HelperError, Interrupter, Linker, Program, Raw, RunError, RunLimits,
+    isa::assemble,
 };
 use std::future::{Future, pending};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
@@ -344,5 +346,43 @@ fn a_run_that_has_left_the_run_around_it_is_not_ended_with_one_that_has_equal_li
             assert!(matches!(inner, Poll::Ready(Err(RunError::Interrupted { .. }))), "{inner:?}");
             assert_eq!(engine.async_runs(), 0);
         }
+    }
+}
+
+/// How deep runs get that are each begun in the one before, after so many polls of its host function's future.
+fn depth(engine: &Engine, polls: u64) -> usize {
+    let (of, depth) = (Arc::new(OnceLock::<Program<Raw, ()>>::new()), Arc::new(AtomicUsize::new(0)));
+    let mut linker = Linker::<()>::new(engine);
+    let (inner, reached) = (Arc::clone(&of), Arc::clone(&depth));
+    linker
+        .func_async(1001, "again", move |_: AsyncCaller<'_, ()>| {
+            let (of, reached) = (Arc::clone(&inner), Arc::clone(&reached));
+            let future: Pin<Box<dyn Future<Output = Result<u64, HelperError>> + Send>> = Box::pin(async move {
+                after(polls).await;
+                if reached.fetch_add(1, Ordering::SeqCst) == 100 {
+                    return Ok(1);
+                }
+                let program = of.get().unwrap().clone();
+                program.run_async(&mut (), &mut []).await.map_err(HelperError::new)
+            });
+            future
+        })
+        .unwrap();
+    let program = load(&linker, "call 1001\nexit");
+    assert!(of.set(program.clone()).is_ok());
+    let result = block_on(program.run_async(&mut (), &mut []));
+    assert!(result.unwrap_err().to_string().contains("nested more than 4 deep"));
+    assert_eq!(engine.async_runs(), 0);
+    depth.load(Ordering::SeqCst)
+}
+
+/// A host function's future is polled in no guard after its first wait, and a run that it begins is inside its run all
+/// the same.
+#[test]
+fn runs_that_begin_after_a_wait_are_nested_as_deep_as_others() {
+    for engine in engines(|config| config.max_nested_runs(4)) {
+        assert_eq!((depth(&engine, 0), depth(&engine, 1), depth(&engine, 3)), (4, 4, 4));
+        // A run that is over no longer counts.
+        assert_eq!(block_on(load(&waits(&engine), ONCE).run_async(&mut 0, &mut [])).unwrap(), 7);
     }
 }
