@@ -46,6 +46,11 @@ const LEFT_OUT: &[(Option<Sanitizer>, &str, &str)] = &[
     ),
     (
         Some(Sanitizer::Address),
+        "a_signal_handler_on_a_signal_stack_is_refused",
+        "LeakSanitizer reports the memory of the run that the test forgets",
+    ),
+    (
+        Some(Sanitizer::Address),
         "misalignment_is_seen",
         "an instrumented function aligns its frame itself, so that no misaligned call is seen in it",
     ),
