@@ -1,19 +1,26 @@
 //! Checks that the code of a contained program accesses memory by starts, constants and selections only.
 //!
 //! Problem: if a pass removed a selection, or lowering forgot an access, results of correct programs would not show
-//! it. Approach: an analysis of a function's ops that follows their order inside a block and ignores the order of
-//! blocks. A value is *known* if each op that defines it makes the start of an object (a linked address, a field of
-//! the hidden argument, the context's pointer to a region), a constant, a confinement, or a sum or multiple of known
-//! values. A number or a start that a loop adds up is not known, although each of its sums has known operands. Each
-//! access must be at a known address, or at a distance from r10 that the limits of selections, masks and widths keep
-//! inside the function's frame.
+//! it. Approach: a data flow over a function's ops, whose registers may have several definitions each. A value is
+//! *known* if each op that defines it makes the start of an object (a linked address, a field of the hidden argument,
+//! the context's pointer to a region), a constant, a confinement, or a sum or multiple of known values. A number or a
+//! start that a loop adds up is not known, although each of its sums has known operands. Each access must be at a known
+//! address, or at a distance from r10 that the limits of selections, masks and widths keep inside the function's frame.
+//! Branches join values and decide none, so mispredicted ones change nothing.
+//!
+//! A register that one block defines has one value outside of that block: the one at the block's end. A register that
+//! several blocks define (a join of paths, or a register that was given to another value later) has a value at the end
+//! of each block where it is live ([`Flow`]). Where the lists of live registers lack one, its value is unknown, so
+//! a mistake in liveness refuses a program and accepts none.
 //!
 //! For the frame, whose size is known here, the check proves each access inside. For other objects it proves that no
-//! confinement is missing, but not that the limits are right; tests that run damaged programs look for that.
+//! confinement of a number of the program is missing. It does not prove that the limits are right, nor that a constant
+//! offset has the confinement that a region without a promised length needs; tests that run damaged programs look for
+//! both.
 
 use bpf_analysis::{BoundsPlace, RegionBounds};
 use bpf_isa::{Size, Width};
-use bpf_lir::{Base, BinOp, Func, Lir, Op, Region, VReg, Val};
+use bpf_lir::{Base, BinOp, BlockId, Cfg, Func, Lir, Liveness, Op, Region, VReg, Val};
 
 /// Returns an access whose address is not known to be confined: the index of the function, and the op.
 pub fn unconfined(lir: &Lir, regions: &[RegionBounds]) -> Option<(usize, Op)> {
@@ -21,22 +28,13 @@ pub fn unconfined(lir: &Lir, regions: &[RegionBounds]) -> Option<(usize, Op)> {
 }
 
 fn in_function(func: &Func, first: bool, regions: &[RegionBounds]) -> Option<Op> {
-    let mut values = values(func, first, regions);
-    for (_, ops) in func.in_order() {
-        // Inside a block, a value is that of its last definition before the use.
-        let mut before = Vec::new();
-        for op in ops {
-            if !is_inside(func, op, &values) {
-                return Some(*op);
-            }
-            if let Some(dst) = op.def() {
-                let value = value(op, &values, regions);
-                before.push((dst, core::mem::replace(&mut values[dst.index()], value)));
-            }
-        }
-        before.into_iter().rev().for_each(|(v, value)| values[v.index()] = value);
-    }
-    None
+    let mut flow = Flow::new(func, first, regions);
+    flow.settle();
+    func.order.iter().find_map(|block| {
+        let outside = flow.walk(*block, |op, values| !is_inside(func, op, values));
+        flow.leave();
+        outside
+    })
 }
 
 /// The check's knowledge of a value.
@@ -57,63 +55,186 @@ enum Made {
     Unknown,
 }
 
-/// Computes the values at the ends of all blocks, joined over the blocks: the least fixed point, widened where loops
-/// would go on.
-fn values(func: &Func, first: bool, regions: &[RegionBounds]) -> Vec<Value> {
-    /// How often a value's bounds may change before it is unbounded.
-    const CHANGES: u8 = 4;
-    /// After as many rounds, values are unknown whose sums still grow. Rounds follow the order of blocks, so values
-    /// outside of loops are settled after one, and each loop around a copy takes one more.
-    const ROUNDS: u32 = 16;
-    let nothing = Value { made: Made::Nothing, reach: Reach::Nothing };
-    let mut values = vec![nothing; func.vregs as usize];
-    let mut changes = vec![0u8; func.vregs as usize];
-    func.entry_values().for_each(|v| values[v.index()] = Value { made: Made::Known(0), reach: ANY });
-    // The first function's first argument is the context. All other arguments may be numbers of the program.
-    let given = if first { 1 } else { 0 };
-    func.params.iter().skip(given).flatten().for_each(|param| values[param.index()].made = Made::Unknown);
-    // The blocks visited so far, and for each value the last of them that defines it.
-    let (mut block, mut seen) = (0u64, vec![0u64; func.vregs as usize]);
-    let (mut before, mut ends) = (Vec::new(), Vec::new());
-    for round in 0.. {
-        let mut changed = false;
-        for (_, ops) in func.in_order() {
-            block += 1;
-            for op in ops {
-                let Some(dst) = op.def() else { continue };
-                let value = value(op, &values, regions);
-                before.push((dst, core::mem::replace(&mut values[dst.index()], value)));
-            }
-            // From the last definition, which is the one at the block's end, to the first, which replaced the value
-            // that holds at the ends of other blocks.
-            for (v, old) in before.drain(..).rev() {
-                let end = core::mem::replace(&mut values[v.index()], old);
-                if core::mem::replace(&mut seen[v.index()], block) != block {
-                    ends.push((v, end));
-                }
-            }
-            for (v, end) in ends.drain(..) {
-                let known = values[v.index()];
-                let mut joined = Value { made: known.made.max(end.made), reach: known.reach.join(end.reach) };
-                if joined.made != known.made && round >= ROUNDS {
-                    joined.made = Made::Unknown;
-                }
-                if joined.reach != known.reach {
-                    let changes = &mut changes[v.index()];
-                    *changes += 1;
-                    if *changes > CHANGES {
-                        joined.reach = ANY;
-                    }
-                }
-                changed |= joined != known;
-                values[v.index()] = joined;
+/// A value of which nothing is known.
+const UNKNOWN: Value = Value { made: Made::Unknown, reach: ANY };
+/// A value that no op seen so far defines.
+const NOTHING: Value = Value { made: Made::Nothing, reach: Reach::Nothing };
+
+/// A value at a block's end, joined over the visits of the block.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    v: VReg,
+    value: Value,
+    /// How often the value's bounds have changed.
+    changes: u8,
+}
+
+impl End {
+    fn new(v: VReg, value: Value) -> End {
+        End { v, value, changes: 0 }
+    }
+
+    /// Joins the value with that of another visit; returns whether it changed. It is widened where loops would go on.
+    fn join(&mut self, value: Value, round: u32) -> bool {
+        /// How often a value's bounds may change before it is unbounded.
+        const CHANGES: u8 = 4;
+        /// After as many rounds, values are unknown whose sums still grow. Rounds visit each block behind its
+        /// predecessors, so values outside of loops are settled after one, and each loop around a copy takes one more.
+        const ROUNDS: u32 = 16;
+        let known = self.value;
+        let mut joined = Value { made: known.made.max(value.made), reach: known.reach.join(value.reach) };
+        if joined.made != known.made && round >= ROUNDS {
+            joined.made = Made::Unknown;
+        }
+        if joined.reach != known.reach {
+            self.changes += 1;
+            if self.changes > CHANGES {
+                joined.reach = ANY;
             }
         }
-        if !changed {
-            break;
+        self.value = joined;
+        joined != known
+    }
+}
+
+/// The data flow of a function.
+struct Flow<'a> {
+    func: &'a Func,
+    regions: &'a [RegionBounds],
+    cfg: Cfg,
+    /// By register: its value at the place that is visited. Between visits, a register that one block defines has its
+    /// value of that block's end, and a register that several define is unknown.
+    values: Vec<Value>,
+    /// By register: the value at the end of the one block that defines it.
+    single: Vec<End>,
+    /// By register: whether several blocks define it. The function's entry counts as one.
+    several: Vec<bool>,
+    /// The registers among these that are arguments.
+    given: Vec<End>,
+    /// By block: the registers among these that are live at its end.
+    ends: Vec<Vec<End>>,
+    /// The values that the visit of a block has replaced, in order.
+    replaced: Vec<(VReg, Value)>,
+    /// By register: the edges into the visited block on which its value is known.
+    edges: Vec<u32>,
+}
+
+impl<'a> Flow<'a> {
+    fn new(func: &'a Func, first: bool, regions: &'a [RegionBounds]) -> Flow<'a> {
+        let registers = func.vregs as usize;
+        // By register: the last block seen that defines it.
+        let mut definer: Vec<Option<BlockId>> = vec![None; registers];
+        let mut several = vec![false; registers];
+        let mut at_entry = vec![false; registers];
+        func.entry_values().for_each(|v| at_entry[v.index()] = true);
+        for (block, ops) in func.in_order() {
+            for dst in ops.iter().filter_map(Op::def) {
+                let before = definer[dst.index()].replace(block);
+                several[dst.index()] |= at_entry[dst.index()] || before.is_some_and(|before| before != block);
+            }
+        }
+        let mut single: Vec<_> = (0..func.vregs).map(|v| End::new(VReg(v), NOTHING)).collect();
+        func.entry_values().for_each(|v| single[v.index()].value = Value { made: Made::Known(0), reach: ANY });
+        // The first function's first argument is the context. All other arguments may be numbers of the program.
+        let numbers = func.params.iter().skip(usize::from(first)).flatten();
+        numbers.for_each(|param| single[param.index()].value = UNKNOWN);
+        let given = func.entry_values().filter(|v| several[v.index()]).map(|v| single[v.index()]).collect();
+        let mut ends = vec![Vec::new(); func.blocks.len()];
+        if several.contains(&true) {
+            let liveness = Liveness::of(func);
+            for block in &func.order {
+                let mut live: Vec<_> = liveness.live_out(*block).to_vec();
+                live.sort_unstable();
+                // A register that is listed twice would count for two edges.
+                live.dedup();
+                let live = live.into_iter().filter(|v| several[v.index()]);
+                ends[block.index()] = live.map(|v| End::new(v, NOTHING)).collect();
+            }
+        }
+        let value = |end: &End| if several[end.v.index()] { UNKNOWN } else { end.value };
+        let values = single.iter().map(value).collect();
+        let (cfg, edges) = (Cfg::of(func), vec![0; registers]);
+        Flow { func, regions, cfg, values, single, several, given, ends, replaced: Vec::new(), edges }
+    }
+
+    /// Computes the values at the ends of all blocks: the least fixed point, widened where loops would go on.
+    fn settle(&mut self) {
+        // Blocks that no path reaches are compiled as well.
+        let unreached = self.func.order.iter().filter(|block| !self.cfg.is_reachable(**block));
+        let order: Vec<BlockId> = self.cfg.rpo().iter().chain(unreached).copied().collect();
+        let mut defined = Vec::new();
+        for round in 0.. {
+            let mut changed = false;
+            for block in &order {
+                self.walk(*block, |_, _| false);
+                for end in &mut self.ends[block.index()] {
+                    changed |= end.join(self.values[end.v.index()], round);
+                }
+                let registers = self.replaced.iter().map(|(v, _)| *v).filter(|v| !self.several[v.index()]);
+                defined.extend(registers.map(|v| (v, self.values[v.index()])));
+                self.leave();
+                for (v, value) in defined.drain(..) {
+                    let end = &mut self.single[v.index()];
+                    changed |= end.join(value, round);
+                    self.values[v.index()] = end.value;
+                }
+            }
+            if !changed {
+                break;
+            }
         }
     }
-    values
+
+    /// Visits a block up to the first op for which `until` holds, and returns that op. The values are those behind it
+    /// until [`Flow::leave`].
+    fn walk(&mut self, block: BlockId, until: impl Fn(&Op, &[Value]) -> bool) -> Option<Op> {
+        self.enter(block);
+        // Inside a block, a value is that of its last definition before the use.
+        for op in self.func.block_ops(block) {
+            if until(op, &self.values) {
+                return Some(*op);
+            }
+            if let Some(dst) = op.def() {
+                let value = value(op, &self.values, self.regions);
+                self.replace(dst, value);
+            }
+        }
+        None
+    }
+
+    /// Joins the values of registers that several blocks define over the edges into a block.
+    fn enter(&mut self, block: BlockId) {
+        let preds = self.cfg.preds(block);
+        let at_entry = self.func.order.first() == Some(&block);
+        let all = preds.len() + usize::from(at_entry);
+        let given = at_entry.then_some(&self.given);
+        let lists = preds.iter().map(|pred| &self.ends[pred.index()]).chain(given);
+        for End { v, value, .. } in lists.flatten() {
+            let known = &mut self.values[v.index()];
+            if self.edges[v.index()] == 0 {
+                self.replaced.push((*v, core::mem::replace(known, *value)));
+            } else {
+                *known = Value { made: known.made.max(value.made), reach: known.reach.join(value.reach) };
+            }
+            self.edges[v.index()] += 1;
+        }
+        for (v, _) in &self.replaced {
+            if core::mem::take(&mut self.edges[v.index()]) as usize != all {
+                self.values[v.index()] = UNKNOWN;
+            }
+        }
+    }
+
+    fn replace(&mut self, v: VReg, value: Value) {
+        self.replaced.push((v, core::mem::replace(&mut self.values[v.index()], value)));
+    }
+
+    /// Ends the visit of a block: the values are those between visits.
+    fn leave(&mut self) {
+        for (v, value) in self.replaced.drain(..).rev() {
+            self.values[v.index()] = value;
+        }
+    }
 }
 
 fn value(op: &Op, values: &[Value], regions: &[RegionBounds]) -> Value {
@@ -474,6 +595,76 @@ mod tests {
             (
                 "    v7 = mov.64 v6\n    jump b1\nb1:\n    v8 = load.b [v7: packet]\n    v9 = mov.64 v7\n    v7 = mov.64 v9\n    branch.64 v8 ne 0, b1\nb2:",
                 "    v7 = mov.64 v6\n    jump b1\nb1:\n    v8 = load.b [v7: packet]\n    v9 = add.64 v7, 8\n    v7 = mov.64 v9\n    branch.64 v8 ne 0, b1\nb2:",
+            ),
+        ] {
+            assert!(is_confined(&format!("{start}{yes}")), "{yes}");
+            assert!(!is_confined(&format!("{start}{no}")), "{no}");
+        }
+    }
+
+    #[test]
+    fn registers_with_several_definitions_have_the_value_that_reaches_the_access() {
+        // v3 and v6 are starts, v4 is a number, and v1 one of the program.
+        let start = "    v3 = addr array:3\n    v4 = mov.64 0\n    v6 = addr sink:0\n";
+        for (yes, no) in [
+            // A start whose register is given to a number behind the access, in another block and at a join.
+            (
+                "    branch.64 v1 eq 0, b2\nb1:\n    v7 = load.dw [v3 + 8]\n    v3 = mov.64 v7\nb2:\n    exit v3",
+                "    branch.64 v1 eq 0, b2\nb1:\n    v7 = load.dw [v3 + 8]\n    v3 = mov.64 v7\nb2:\n    v7 = load.dw [v3]\n    exit v3",
+            ),
+            // One register for a number of the program and then for a start, and in the other order.
+            (
+                "    v7 = mov.64 v1\n    store.dw [v3], v7\n    jump b1\nb1:\n    v7 = mov.64 v6\n    jump b2\nb2:\n    v8 = load.b [v7]",
+                "    v7 = mov.64 v6\n    store.dw [v3], v7\n    jump b1\nb1:\n    v7 = mov.64 v1\n    jump b2\nb2:\n    v8 = load.b [v7]",
+            ),
+            // A join of two starts, and one of a start and a number of the program on either side.
+            (
+                "    v7 = mov.64 v6\n    branch.64 v1 eq 0, b2\nb1:\n    v7 = mov.64 v3\nb2:\n    v8 = load.b [v7]",
+                "    v7 = mov.64 v6\n    branch.64 v1 eq 0, b2\nb1:\n    v7 = mov.64 v1\nb2:\n    v8 = load.b [v7]",
+            ),
+            (
+                "    v7 = mov.64 v1\n    branch.64 v1 eq 0, b2\nb1:\n    v7 = mov.64 v3\n    v8 = load.b [v7]\nb2:\n    exit v7",
+                "    v7 = mov.64 v1\n    branch.64 v1 eq 0, b2\nb1:\n    v7 = mov.64 v3\nb2:\n    v8 = load.b [v7]",
+            ),
+            // A register that a loop's body gives to a number: the first round reads a start, the second would not.
+            (
+                "    v7 = mov.64 v6\nb1:\n    v8 = load.b [v7]\n    v7 = mov.64 v8\n    store.b [v6], v7\n    v7 = mov.64 v3\n    branch.64 v8 ne 0, b1\nb2:",
+                "    v7 = mov.64 v6\nb1:\n    v8 = load.b [v7]\n    v7 = mov.64 v3\n    store.b [v7], v8\n    v7 = mov.64 v8\n    branch.64 v8 ne 0, b1\nb2:",
+            ),
+            // An argument's register: overwritten by a start on the only path, and on one of two.
+            (
+                "    v8 = mov.64 v1\nb1:\n    v1 = mov.64 v6\nb2:\n    v8 = load.b [v1]",
+                "    v8 = mov.64 v1\n    branch.64 v8 eq 7, b2\nb1:\n    v1 = mov.64 v6\nb2:\n    v8 = load.b [v1]",
+            ),
+            // The context's register, before and behind its second definition.
+            (
+                "    v8 = load.dw [v0: context]\nb1:\n    v0 = mov.64 v1\nb2:\n    exit v0",
+                "    v8 = mov.64 v1\nb1:\n    v0 = mov.64 v1\nb2:\n    v8 = load.dw [v0: context]\n    exit v0",
+            ),
+            // An index of the frame with a bound on each path, and with a larger one on one of them.
+            (
+                "    v5 = frame -64\n    v7 = and.64 v1, 15\n    branch.64 v1 eq 0, b2\nb1:\n    v7 = and.64 v1, 56\nb2:\n    v8 = load.dw [v5 + v7 << 0]",
+                "    v5 = frame -64\n    v7 = and.64 v1, 15\n    branch.64 v1 eq 0, b2\nb1:\n    v7 = and.64 v1, 57\nb2:\n    v8 = load.dw [v5 + v7 << 0]",
+            ),
+            // A bound that is gone when the register is defined again behind it.
+            (
+                "    v5 = frame -64\n    v7 = mov.64 v1\nb1:\n    v7 = and.64 v7, 15\nb2:\n    v8 = load.dw [v5 + v7 << 0]",
+                "    v5 = frame -64\n    v7 = and.64 v1, 15\nb1:\n    v7 = mov.64 v1\nb2:\n    v8 = load.dw [v5 + v7 << 0]",
+            ),
+            // A branch whose target is the next block: both edges have the value.
+            (
+                "    v7 = mov.64 v1\nb1:\n    v7 = mov.64 v6\n    branch.64 v1 eq 0, b2\nb2:\n    v8 = load.b [v7]",
+                "    v7 = mov.64 v6\nb1:\n    v7 = mov.64 v1\n    branch.64 v1 eq 0, b2\nb2:\n    v8 = load.b [v7]",
+            ),
+            // A start that is moved once in each of two blocks, and in each round of a loop of two blocks.
+            (
+                "    v7 = add.64 v6, 8\nb1:\n    v7 = add.64 v7, 8\nb2:\n    v8 = load.b [v7]",
+                "    v7 = add.64 v6, 8\nb1:\n    v7 = add.64 v7, 8\nb2:\n    v8 = load.b [v7]\n    branch.64 v8 ne 0, b1\nb3:",
+            ),
+            // Two registers that a loop exchanges: both starts, and one of them a number of the program.
+            (
+                "    v7 = mov.64 v6\n    v9 = mov.64 v3\nb1:\n    v8 = load.b [v7]\n    v10 = mov.64 v7\n    v7 = mov.64 v9\n    v9 = mov.64 v10\n    branch.64 v8 ne 0, b1\nb2:",
+                "    v7 = mov.64 v6\n    v9 = mov.64 v1\nb1:\n    v8 = load.b [v7]\n    v10 = mov.64 v7\n    v7 = mov.64 v9\n    v9 = mov.64 v10\n    branch.64 v8 ne 0, b1\nb2:",
             ),
         ] {
             assert!(is_confined(&format!("{start}{yes}")), "{yes}");

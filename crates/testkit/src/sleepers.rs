@@ -9,8 +9,7 @@
 //! at all levels, contained and not; and runs that are given up leave nothing behind.
 
 use crate::generate::Choices;
-use crate::soundness::selected;
-use bpf_jit_code::Arch;
+use crate::soundness::check_emitted;
 use bpf_runtime::oracle;
 use bpf_runtime::{
     AsyncCaller, Caller, Config, Engine, Linker, LoadError, Mode, OptLevel, Raw, RunError, RunLimits,
@@ -802,9 +801,8 @@ impl Side {
         }
         drop(run);
         let mut wrong = self.wrong();
-        if let Some(code) = emitted.filter(|_| how.checked) {
-            let checked = selected::check(&code.code, &code.regions, &code.objects, &[]);
-            wrong = wrong.or(checked.err().map(|unselected| unselected.to_string()));
+        if let Some(emitted) = emitted.filter(|_| how.checked) {
+            wrong = wrong.or(check_emitted(&emitted).err());
         }
         // For the records of the next run.
         let mut ring = RingBuf::new(&self.maps[RING as usize]).expect("a consumer");
@@ -951,8 +949,7 @@ impl Sleepers {
             (&self.machine, if tiered == OptLevel::Tiered { tiered } else { OptLevel::None }, false),
             (&self.contained, tiered, true),
         ] {
-            let checked = contained && Arch::HOST == Some(Arch::X64);
-            let how = How { level, contained, checked, ..how };
+            let how = How { level, contained, checked: contained, ..how };
             match side.run(&generated, how) {
                 Ok(Ended { result: Some(Ok(r0)), slept: also, wrong: None }) if (r0, also) == (expected, slept) => {}
                 // A pointer leads to different objects on two paths, or the core knows a function not.

@@ -43,6 +43,7 @@ pub use neighbours::neighbours;
 #[cfg(feature = "oracle")]
 pub use oracle::{ENDLESS, Oracle, Outcome, Tally};
 #[cfg(feature = "oracle")]
+pub(crate) use sabotaged::check_emitted;
 pub use sabotaged::{Contained, Sabotage};
 
 use crate::generate::Choices;

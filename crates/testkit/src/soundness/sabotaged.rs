@@ -18,7 +18,7 @@ use super::{Generated, MapId, generate, generate_owning};
 use crate::generate::Choices;
 use bpf_isa::{Callee, Insn, Program, Src};
 use bpf_runtime::oracle::Emitted;
-use bpf_runtime::{LoadError, Mode, RunError, code::Arch, maps::MapError, oracle};
+use bpf_runtime::{LoadError, Mode, RunError, code::Arch, code::Code as Emission, maps::MapError, oracle};
 use bpf_uapi::Kfunc;
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub struct Contained {
     pub stopped: u64,
     /// Programs whose results differ from run to run, so that reads of canaries would not be noticed.
     pub undetermined: u64,
-    /// Accesses of their machine code, and those at selected addresses (x86-64).
+    /// Accesses of their machine code, for the host and for arm64, and those at selected addresses.
     pub selected: Selected,
     /// Refused, by reason.
     pub refused: BTreeMap<String, u64>,
@@ -132,9 +132,7 @@ impl Sabotage {
         for (kind, has) in kinds(generated) {
             *self.seen.kinds.entry(kind).or_default() += u64::from(has);
         }
-        if let Some(emitted @ Emitted { arena: false, .. }) = &oracle::code()
-            && emitted.code.arch == Arch::X64
-        {
+        if let Some(emitted @ Emitted { arena: false, .. }) = &oracle::code() {
             match check_emitted(emitted) {
                 Ok(counts) => self.seen.selected.add(counts),
                 Err(what) => return Ok(Some(what)),
@@ -159,15 +157,25 @@ fn kinds(generated: &Generated) -> [(&'static str, bool); 3] {
     [("inner", outer), ("dynptr", calls(&made)), ("slice", calls(&slices))]
 }
 
-/// Checks the machine code of a contained program; describes what was refused, with the code before it.
-pub(super) fn check_emitted(Emitted { code, regions, objects, .. }: &Emitted) -> Result<Selected, String> {
-    selected::check(code, regions, objects, &[]).map_err(|refused| {
-        let lines = crate::disasm::lines(code, &|symbol| format!("{symbol:?}")).unwrap_or_default();
-        let before = lines.iter().filter(|line| u64::from(line.offset) <= refused.at).rev().take(1000);
-        let before: Vec<_> = before.map(|line| format!("{:x}: {}", line.offset, line.text)).collect();
-        let before = before.into_iter().rev().collect::<Vec<_>>().join("\n");
-        format!("the check of machine code refuses {refused} in\n{before}")
-    })
+/// Checks the machine code of a contained program, for the host and for arm64; describes what was refused, with the
+/// code before it.
+pub(crate) fn check_emitted(emitted: &Emitted) -> Result<Selected, String> {
+    let Emitted { code, regions, objects, arm64, lir, .. } = emitted;
+    let stacks: Vec<u32> = lir.funcs.iter().map(|func| func.stack_bytes).collect();
+    let check = |code: &Emission| {
+        selected::check(code, regions, objects, &stacks).map_err(|refused| {
+            let lines = crate::disasm::lines(code, &|symbol| format!("{symbol:?}")).unwrap_or_default();
+            let before = lines.iter().filter(|line| u64::from(line.offset) <= refused.at).rev().take(1000);
+            let before: Vec<_> = before.map(|line| format!("{:x}: {}", line.offset, line.text)).collect();
+            let before = before.into_iter().rev().collect::<Vec<_>>().join("\n");
+            format!("the check of {:?} code refuses {refused} in\n{before}", code.arch)
+        })
+    };
+    let mut counts = check(code)?;
+    if code.arch != Arch::Arm64 {
+        counts.add(check(arm64)?);
+    }
+    Ok(counts)
 }
 
 /// Runs a contained program on so many inputs; returns what was not contained.
