@@ -44,6 +44,7 @@ pub use neighbours::neighbours;
 pub use oracle::{ENDLESS, Oracle, Outcome, Tally};
 #[cfg(feature = "oracle")]
 pub(crate) use sabotaged::check_emitted;
+#[cfg(feature = "oracle")]
 pub use sabotaged::{Contained, Sabotage};
 
 use crate::generate::Choices;
