@@ -195,11 +195,11 @@ impl<C: Context, H: 'static> Program<C, H> {
 
     /// Runs it once, as a future that gives its thread away while a host function waits
     /// ([`crate::Linker::func_async`]): between two polls, a run that waits holds no thread, no execution slot and no
-    /// guard. It may be polled by one thread after the other. Any program may be run so; sleepable ones
-    /// ([`crate::Loader::sleepable`]) only so.
+    /// guard. It may be polled by one thread after the other. It runs any program; a sleepable one
+    /// ([`crate::Loader::sleepable`]) can be run in no other way.
     ///
-    /// A run may be interrupted while it waits: its future is woken and ends. A budget goes on after a wait, as does a
-    /// deadline ([`Program::run_async_with`]).
+    /// A run may be interrupted while it waits: its future is woken and ends. After a wait the
+    /// run has the rest of its budget. A deadline passes while the run waits ([`Program::run_async_with`]).
     ///
     /// ```
     /// use bpf_runtime::{AsyncCaller, Config, Engine, Linker, Raw, isa::assemble};

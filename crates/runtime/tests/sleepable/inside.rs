@@ -9,7 +9,7 @@ use bpf_runtime::{
 use std::future::{Future, pending};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -353,16 +353,17 @@ fn a_run_that_has_left_the_run_around_it_is_not_ended_with_one_that_has_equal_li
 fn depth(engine: &Engine, polls: u64) -> usize {
     let (of, depth) = (Arc::new(OnceLock::<Program<Raw, ()>>::new()), Arc::new(AtomicUsize::new(0)));
     let mut linker = Linker::<()>::new(engine);
-    let (inner, reached) = (Arc::clone(&of), Arc::clone(&depth));
+    // The program has the closure: the closure does not keep it.
+    let (inner, reached) = (Arc::downgrade(&of), Arc::clone(&depth));
     linker
         .func_async(1001, "again", move |_: AsyncCaller<'_, ()>| {
-            let (of, reached) = (Arc::clone(&inner), Arc::clone(&reached));
+            let (of, reached) = (Weak::clone(&inner), Arc::clone(&reached));
             let future: Pin<Box<dyn Future<Output = Result<u64, HelperError>> + Send>> = Box::pin(async move {
                 after(polls).await;
                 if reached.fetch_add(1, Ordering::SeqCst) == 100 {
                     return Ok(1);
                 }
-                let program = of.get().unwrap().clone();
+                let program = of.upgrade().unwrap().get().unwrap().clone();
                 program.run_async(&mut (), &mut []).await.map_err(HelperError::new)
             });
             future
