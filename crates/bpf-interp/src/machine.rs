@@ -111,17 +111,17 @@ impl<'a> Machine<'a> {
         true
     }
 
-    /// Writes to the run's own memory, for a host that repeats a run. Returns whether the program may write all of the
-    /// bytes.
+    /// Writes to the run's own memory, for a host that repeats a run. Returns whether functions of the host may write
+    /// all of the bytes: all but memory that was given as `&[u8]`.
     pub fn poke(&mut self, addr: u64, bytes: &[u8]) -> bool {
-        let Some(place) = self.memory.find(addr, bytes.len(), true) else { return false };
+        let Some(place) = self.memory.find_unfrozen(addr, bytes.len()) else { return false };
         place.copy_in(bytes);
         true
     }
 
-    /// Address and length of each part of the run's own memory that may be written.
-    pub fn writable(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.memory.writable()
+    /// Address and length of the stack of each frame in use, the outermost first.
+    pub fn stacks(&self) -> impl Iterator<Item = (u64, usize)> {
+        (0..self.frames()).filter_map(|frame| self.memory.stack(frame))
     }
 
     /// Counts a taken back-edge or a call.
@@ -265,8 +265,10 @@ impl<'a, C> Caller<'_, 'a, C> {
         self.stop(StopKind::Helper(error.into()))
     }
 
-    /// Whether the program may read, or write, all of these bytes: for hosts that then access them by address. Even no
-    /// bytes must lie somewhere: in, or at the end of, memory the program may access so.
+    /// Whether the program may read, or write, all of these bytes: for hosts that then access them by address, which
+    /// is possible where memory lies at its own address ([`Memory::add_writable`], not [`Memory::add_writable_at`] or
+    /// [`Memory::place_frames`]). Even no bytes must lie somewhere: in, or at the end of, memory the program may access
+    /// so.
     ///
     /// # Errors
     /// [`StopKind::BadAccess`]: the access is not allowed.

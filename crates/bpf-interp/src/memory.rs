@@ -33,6 +33,8 @@ struct Region {
     len: u64,
     /// Whether it was given as `&[u8]`.
     frozen: bool,
+    /// Whether the program may write it.
+    writable: bool,
     /// The distance from an address in the program to that of the byte; it wraps round.
     shift: u64,
 }
@@ -40,7 +42,7 @@ struct Region {
 impl Region {
     /// The region of `len` bytes at `real`, which the program knows at `start`.
     fn at(start: u64, real: u64, len: u64, frozen: bool) -> Region {
-        Region { start, len, frozen, shift: real.wrapping_sub(start) }
+        Region { start, len, frozen, writable: !frozen, shift: real.wrapping_sub(start) }
     }
 
     fn contains(&self, addr: u64, len: u64) -> bool {
@@ -112,6 +114,20 @@ impl<'a> Memory<'a> {
     pub fn add_writable_at(&mut self, bytes: &'a mut [u8], start: u64) {
         let real = bytes.as_mut_ptr().expose_provenance() as u64;
         self.regions.push(Region::at(start, real, bytes.len() as u64, false));
+    }
+
+    /// Lets the program read these bytes, and functions of the host write them. Returns their address.
+    pub fn add_guarded(&mut self, bytes: &'a mut [u8]) -> u64 {
+        let start = bytes.as_mut_ptr().expose_provenance() as u64;
+        self.add_guarded_at(bytes, start);
+        start
+    }
+
+    /// Lets the program read these bytes at the address `start`, as [`Memory::add_read_only_at`], and functions of the
+    /// host write them.
+    pub fn add_guarded_at(&mut self, bytes: &'a mut [u8], start: u64) {
+        let real = bytes.as_mut_ptr().expose_provenance() as u64;
+        self.regions.push(Region { writable: false, ..Region::at(start, real, bytes.len() as u64, false) });
     }
 
     /// Sets the addresses of the stacks of frames in the program, the outermost first. Further frames lie where no
@@ -201,13 +217,9 @@ impl<'a> Memory<'a> {
         self.frames.iter().map(|frame| frame.start)
     }
 
-    /// Address and length of each part that the program or a function of the host may write.
-    pub(crate) fn writable(&self) -> impl Iterator<Item = (u64, u64)> {
-        let frames = self.frames[..self.live].iter().map(Frame::region);
-        frames
-            .chain(self.regions.iter().copied())
-            .filter(|region| !region.frozen)
-            .map(|region| (region.start, region.len))
+    /// The place of bytes of the run's own memory that a function of the host may write.
+    pub(crate) fn find_unfrozen(&self, addr: u64, len: usize) -> Option<Place<'_, usize>> {
+        self.find(addr, len, false).filter(|place| !place.frozen)
     }
 
     /// The place of an access, if its memory was given to the run: in a stack frame in use, innermost first, or in a
@@ -216,8 +228,8 @@ impl<'a> Memory<'a> {
     pub(crate) fn find<L: Extent>(&self, addr: u64, len: L, write: bool) -> Option<Place<'_, L>> {
         let frames = self.frames[..self.live].iter().rev().map(Frame::region);
         let mut regions = frames.chain(self.regions.iter().copied());
-        let Region { frozen, shift, .. } = regions.find(|region| region.contains(addr, len.count()))?;
-        (!(write && frozen)).then_some(Place { addr: addr.wrapping_add(shift), len, frozen, memory: PhantomData })
+        let Region { frozen, writable, shift, .. } = regions.find(|region| region.contains(addr, len.count()))?;
+        (writable || !write).then_some(Place { addr: addr.wrapping_add(shift), len, frozen, memory: PhantomData })
     }
 }
 
@@ -379,17 +391,27 @@ impl<'m, L: Extent> Place<'m, L> {
         unsafe { core::slice::from_raw_parts(self.ptr().cast(), native(self.len.count())) }
     }
 
-    /// Reads bytes, each on its own, up to the length of the place or of the buffer.
+    /// Reads bytes, aligned words of them at once, up to the length of the place or of the buffer.
     pub(crate) fn copy_out(&self, bytes: &mut [u8]) {
         if self.frozen {
             for (to, from) in bytes.iter_mut().zip(self.frozen_bytes()) {
                 *to = *from;
             }
         } else {
+            let from = self.atomic_bytes();
+            let len = bytes.len().min(from.len());
+            // SAFETY: any bytes are a valid `AtomicU64`, and memory that is accessed atomically is so in any size, as
+            // by `load`.
+            let (head, words, tail) = unsafe { from[..len].align_to::<AtomicU64>() };
+            let (to_head, rest) = bytes[..len].split_at_mut(head.len());
+            let (to_words, to_tail) = rest.split_at_mut(8 * words.len());
             // Relaxed, as in `load`.
-            for (to, from) in bytes.iter_mut().zip(self.atomic_bytes()) {
-                *to = from.load(Ordering::Relaxed);
+            let copy = |(to, from): (&mut u8, &AtomicU8)| *to = from.load(Ordering::Relaxed);
+            to_head.iter_mut().zip(head).for_each(copy);
+            for (to, from) in to_words.chunks_exact_mut(8).zip(words) {
+                to.copy_from_slice(&from.load(Ordering::Relaxed).to_ne_bytes());
             }
+            to_tail.iter_mut().zip(tail).for_each(copy);
         }
     }
 

@@ -186,8 +186,8 @@ pub mod net {
 /// Observers of single instructions, and recorded runs that another process repeats.
 pub mod observe {
     pub use crate::error::record::{RecordError, RecordingError, RecordingMismatch, ReplayError};
+    pub use crate::exec::listing::{ListedField, ListedFunction, ListedLine, Listing};
     pub use crate::exec::observed::{Observed, Observer};
-    pub use crate::record::listing::{ListedField, ListedFunction, ListedLine, Listing};
     pub use crate::record::recorder::{RecordMode, Recorder, RecorderOptions};
     pub use crate::record::recording::Recording;
     pub use crate::record::replay::Replayed;
@@ -247,6 +247,9 @@ const _: () = {
     shared::<Deadline>();
     shared::<Interrupter>();
     shared::<RunLimits>();
+    shared::<observe::Listing>();
+    shared::<observe::Recorder<Raw, Host>>();
+    shared::<observe::Recording>();
     shared::<maps::Map>();
     shared::<maps::RingBuf>();
     shared::<maps::UserRingBuf>();

@@ -218,8 +218,6 @@ fn code_of_recordable_programs_is_the_same() {
 fn programs_that_cannot_be_recorded_are_refused() {
     for engine in engines(|config| config) {
         let instance = load(&engine, true);
-        let error = program(&instance, "routed").recorder(RecorderOptions::new()).unwrap_err();
-        assert!(matches!(error, RecordError::Unsupported { what: "a tail call", .. }), "{error}");
         let none = RecorderOptions::new().runs(0);
         assert_eq!(program(&instance, "pure").recorder(none).unwrap_err(), RecordError::NoRuns);
         let linker = Linker::<()>::new(&engine);
@@ -394,7 +392,7 @@ fn cut_recordings_are_refused() {
     other[7] = 9;
     assert_eq!(
         Recording::parse(&other).unwrap_err().to_string(),
-        "recording, byte 7: version 9 is not known here, 1 is"
+        "recording, byte 7: version 9 is not known here, 2 is"
     );
 }
 
@@ -404,7 +402,7 @@ proptest! {
     #[test]
     fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         attack(&bytes);
-        let headed = [b"bpfrec\x00\x01", &[0; 8][..], &bytes].concat();
+        let headed = [b"bpfrec\x00\x02", &[0; 8][..], &bytes].concat();
         attack(&summed(headed));
     }
 
@@ -420,41 +418,211 @@ proptest! {
     }
 }
 
-/// Prog arrays and timers of an engine that compiles hold addresses of machine code.
+/// Notes the name of each instruction's program, once in a row.
+#[derive(Default)]
+struct Names(Vec<(usize, String)>);
+
+impl Observer for Names {
+    fn step(&mut self, step: &Observed<'_>) -> bool {
+        let now = (step.program(), step.name().to_owned());
+        if self.0.last() != Some(&now) {
+            self.0.push(now);
+        }
+        true
+    }
+}
+
+/// Prog arrays of an engine that compiles hold addresses of machine code, and the interpreter enters their programs.
 #[test]
-fn machine_code_is_not_interpreted_where_others_would_take_it_for_code() {
-    use bpf_runtime::net::{Xdp, XdpBuff};
+fn tail_calls_are_observed_and_recorded() {
     for engine in engines(|config| config) {
-        let compiled = engine.config().get_mode() == Mode::Jit;
         let instance = load(&engine, true);
         let routes = instance.prog_array::<Request<'static>>("routes").unwrap();
+        let routed = program(&instance, "routed");
+        let mut recorder = routed.recorder(RecorderOptions::new()).unwrap();
+        let mut ran = vec![run(&mut recorder, 1, b"/a")];
+        for to in ["pure", "all", "pure"] {
+            routes.set(0, &program(&instance, to)).unwrap();
+            ran.push(run(&mut recorder, 1, b"/a"));
+        }
+        routes.clear(0).unwrap();
+        ran.push(run(&mut recorder, 1, b"/a"));
+        let recording = Recording::parse(&recorder.save()).unwrap();
+        let entered = [None, Some("pure"), Some("all"), Some("pure"), None];
+        for (number, ((result, after, _), entered)) in ran.iter().zip(entered).enumerate() {
+            let mut names = Names::default();
+            let replayed = recording.replay(number, &mut names).unwrap();
+            assert_eq!((&replayed.result, cost(&replayed.context)), (result, *after), "run {number}");
+            let expected = ["routed"].into_iter().chain(entered).map(str::to_owned).enumerate().collect::<Vec<_>>();
+            assert_eq!(names.0, expected);
+        }
         routes.set(0, &program(&instance, "pure")).unwrap();
         let mut body = [7; 12];
         let (path, body) = (ContextBytes::new(b"/a").unwrap(), ContextBytesMut::new(&mut body).unwrap());
         let mut request = Request { client: 1, cost: 9, path, body };
-        let routed = program(&instance, "routed");
-        let plain = routed.run(&mut (), &mut request).unwrap();
-        match routed.run_observed(&mut (), &mut request, &mut ()) {
-            Ok(observed) => assert!(!compiled && observed == plain),
-            Err(RunError::NotObserved { why, .. }) => assert!(compiled && why.contains("a tail call"), "{why}"),
-            Err(other) => panic!("{other}"),
+        let (plain, mut names) = (routed.run(&mut (), &mut request).unwrap(), Names::default());
+        assert_eq!(routed.run_observed(&mut (), &mut request, &mut names).unwrap(), plain);
+        assert_eq!(names.0, [(0, "routed".to_owned()), (1, "pure".to_owned())]);
+        // A program that keeps no instructions.
+        if engine.config().get_mode() == Mode::Jit {
+            let bare = assemble("r0 = 7\nexit").unwrap();
+            let bare = linker(&engine).loader::<Request<'static>>().insns("bare", bare).unwrap();
+            routes.set(0, &bare).unwrap();
+            assert_eq!(routed.run(&mut (), &mut request).unwrap(), 7);
+            let error = routed.run_observed(&mut (), &mut request, &mut ()).unwrap_err();
+            assert!(
+                error.to_string().contains("a tail call to `bare`, which does not keep its instructions"),
+                "{error}"
+            );
         }
-
-        let object = Object::parse(include_bytes!("objects/timers.o")).unwrap();
-        let maps = MapSet::for_object(&engine, &object).unwrap();
-        let linker = Linker::<()>::new(&engine);
-        let loader = linker.loader::<Xdp>().recordable(true);
-        let due = loader.object(&object, maps).unwrap().program::<Xdp>("due").unwrap();
-        let mut packet = [0; 16];
-        let observed = due.run_observed(&mut (), &mut XdpBuff::new(&mut packet), &mut ());
-        assert_eq!(matches!(observed, Err(RunError::NotObserved { .. })), compiled, "{observed:?}");
-        match due.recorder(RecorderOptions::new()) {
-            Ok(mut recorder) => drop(recorder.run(&mut (), &mut XdpBuff::new(&mut packet)).unwrap()),
-            Err(RecordError::Unsupported { what, .. }) => assert!(compiled && what == "a function for a timer"),
-            Err(other) => panic!("{other}"),
-        }
-        due.run_timers(&mut (), &mut XdpBuff::new(&mut packet)).unwrap();
     }
+}
+
+/// A timer that an observed run of machine code has set calls its function in the interpreter.
+#[test]
+fn timers_are_set_by_observed_and_recorded_runs() {
+    use bpf_runtime::net::{Xdp, XdpBuff};
+    for engine in engines(|config| config) {
+        let object = Object::parse(include_bytes!("objects/timers.o")).unwrap();
+        let linker = Linker::<()>::new(&engine);
+        let mut ran = Vec::new();
+        for way in ["run", "observed", "recorded"] {
+            let maps = MapSet::for_object(&engine, &object).unwrap();
+            let loader = linker.loader::<Xdp>().recordable(true);
+            let due = loader.object(&object, maps).unwrap().program::<Xdp>("due").unwrap();
+            let mut packet = [0; 16];
+            let mut buff = XdpBuff::new(&mut packet);
+            let mut recorder = due.recorder(RecorderOptions::new()).unwrap();
+            let result = match way {
+                "run" => due.run(&mut (), &mut buff).unwrap(),
+                "observed" => due.run_observed(&mut (), &mut buff, &mut ()).unwrap(),
+                _recorded => {
+                    let result = recorder.run(&mut (), &mut buff).unwrap();
+                    let recording = Recording::parse(&recorder.save()).unwrap();
+                    assert_eq!(recording.replay(0, &mut ()).unwrap().result, Ok(result));
+                    result
+                }
+            };
+            ran.push((result, due.run_timers(&mut (), &mut buff).unwrap().ran));
+        }
+        assert!(ran[0].1 > 0);
+        assert_eq!(ran, [ran[0]; 3]);
+    }
+}
+
+/// Helpers write fields of a context that the program may only read.
+#[test]
+fn contexts_that_functions_write_are_recorded() {
+    use bpf_runtime::net::{SockOps, SockOpsBuff, SockOpsFields};
+    let text = "r6 = r1\nr2 = 0x1ff\ncall 59\nr0 = *(u32 *)(r6 + 84)\nr0 &= 1\nexit";
+    for engine in engines(|config| config) {
+        let linker = Linker::<()>::new(&engine);
+        let loader = linker.loader::<SockOps>().recordable(true);
+        let sets = loader.insns("sets", assemble(text).unwrap()).unwrap();
+        let mut recorder = sets.recorder(RecorderOptions::new()).unwrap();
+        for is_fullsock in [1, 0] {
+            let fields = SockOpsFields { is_fullsock, ..SockOpsFields::default() };
+            let mut buff = SockOpsBuff::new(fields);
+            assert_eq!(recorder.run(&mut (), &mut buff).unwrap(), is_fullsock.into());
+            assert_eq!(buff.fields.bpf_sock_ops_cb_flags, is_fullsock * 0x7f);
+        }
+        let recording = Recording::parse(&recorder.save()).unwrap();
+        assert_eq!([0, 1].map(|run| recording.replay(run, &mut ()).unwrap().result), [Ok(1), Ok(0)]);
+    }
+}
+
+/// A socket that the program chooses, which it sees in its context then.
+#[test]
+fn chosen_sockets_are_recorded() {
+    use bpf_runtime::net::{Network, SkLookup, SkLookupBuff, SkLookupFields, SockFields, Socket, SocketLookup};
+    use std::sync::Arc;
+    #[derive(Debug)]
+    struct One(Arc<Socket>);
+    impl Network for One {
+        fn socket(&self, _: &SocketLookup) -> Option<Arc<Socket>> {
+            Some(Arc::clone(&self.0))
+        }
+    }
+    let text = "r6 = r1\n*(u64 *)(r10 - 16) = 0\n*(u32 *)(r10 - 8) = 0\nr2 = r10\nr2 += -16\nr3 = 12\nr4 = -1\nr5 = 0\n\
+        call 84\nif r0 == 0 goto none\nr7 = r0\nr1 = r6\nr2 = r7\nr3 = 0\ncall 124\nr8 = r0\nr9 = *(u64 *)(r6 + 0)\n\
+        r1 = r7\ncall 86\nr0 = 0\nif r8 != 0 goto none\nif r9 == 0 goto none\nr0 = 1\nnone: exit";
+    let fields = SockFields { family: 2, protocol: 6, state: 10, ..SockFields::default() };
+    let socket = Arc::new(Socket { fields, cookie: 42, ..Socket::default() });
+    for engine in engines(|config| config.network(Arc::new(One(Arc::clone(&socket))))) {
+        let linker = Linker::<()>::new(&engine);
+        let loader = linker.loader::<SkLookup>().recordable(true);
+        let chooses = loader.insns("chooses", assemble(text).unwrap()).unwrap();
+        let mut recorder = chooses.recorder(RecorderOptions::new()).unwrap();
+        for (protocol, chosen) in [(6, 1), (17, 0)] {
+            let fields = SkLookupFields { family: 2, protocol, ..SkLookupFields::default() };
+            let mut buff = SkLookupBuff::new(fields);
+            assert_eq!(recorder.run(&mut (), &mut buff).unwrap(), chosen);
+            assert_eq!(buff.selected.is_some(), chosen == 1);
+        }
+        let recording = Recording::parse(&recorder.save()).unwrap();
+        assert_eq!([0, 1].map(|run| recording.replay(run, &mut ()).unwrap().result), [Ok(1), Ok(0)]);
+    }
+}
+
+/// A program without a proof stores to a field that it may not write.
+#[test]
+fn refused_stores_are_repeated() {
+    let engine = Engine::new(Config::new().mode(Mode::Interpreter)).unwrap();
+    let linker = Linker::<()>::new(&engine);
+    #[derive(BpfContext)]
+    #[repr(C)]
+    struct Two {
+        fixed: u32,
+        #[bpf(writable)]
+        free: u32,
+    }
+    // SAFETY: the interpreter checks each access.
+    let loader = unsafe { linker.loader::<Two>().unverified(true) };
+    let insns = assemble("r0 = 0\n*(u32 *)(r1 + 4) = 7\n*(u32 *)(r1 + 0) = 7\nexit").unwrap();
+    let stores = loader.insns("stores", insns).unwrap();
+    let mut recorder = stores.recorder(RecorderOptions::new()).unwrap();
+    let error = recorder.run(&mut (), &mut Two { fixed: 1, free: 2 }).unwrap_err();
+    let replayed = Recording::parse(&recorder.save()).unwrap().replay(0, &mut ()).unwrap();
+    assert_eq!(replayed.result, Err(error.to_string()));
+    assert_eq!(replayed.context, [1, 0, 0, 0, 7, 0, 0, 0]);
+}
+
+/// The caller bounds the time of a replay, whatever the bytes of a recording say.
+#[test]
+fn replays_end() {
+    for engine in engines(|config| config) {
+        let counts = assemble("r0 = 0\nr0 += 1\nif r0 < r2 goto -2\nexit").unwrap();
+        let linker = Linker::<()>::new(&engine);
+        let counts = linker.loader::<Raw>().hybrid(true).recordable(true).insns("counts", counts).unwrap();
+        let mut recorder = counts.recorder(RecorderOptions::new()).unwrap();
+        recorder.run(&mut (), &mut [0; 100]).unwrap();
+        let recording = recorder.recording();
+        assert_eq!(recording.replay(0, &mut ()).unwrap().steps, 202);
+        assert_eq!(recording.replay_within(0, 202, &mut ()).unwrap().steps, 202);
+        for steps in [0, 1, 201] {
+            assert_eq!(recording.replay_within(0, steps, &mut ()), Err(ReplayError::TooLong { limit: steps }));
+        }
+    }
+}
+
+/// A full log ends at its limit.
+#[test]
+fn logs_are_bounded() {
+    let engine = Engine::new(Config::new()).unwrap();
+    let mut linker = Linker::<()>::new(&engine);
+    // Each second byte changes, which takes 13 bytes of log for each.
+    let stripes = |_: &mut Caller<'_, ()>, out: &mut [u8]| out.iter_mut().step_by(2).for_each(|byte| *byte ^= 1);
+    linker.func(1001, "stripes", stripes).unwrap();
+    let text = "r6 = 0\nr7 = 0\n*(u64 *)(r10 - 8) = r6\nr1 = r10\nr1 += -8\nr2 = 8\ncall 1001\nr7 += 1\n\
+        if r7 < 40 goto -6\nr0 = 0\nexit";
+    let stripes = linker.loader::<Raw>().recordable(true).insns("stripes", assemble(text).unwrap()).unwrap();
+    let mut recorder = stripes.recorder(RecorderOptions::new().run_bytes(200)).unwrap();
+    recorder.run(&mut (), &mut []).unwrap();
+    assert!(recorder.bytes() <= 200, "{}", recorder.bytes());
+    assert_eq!(recorder.recording().replay(0, &mut ()), Err(ReplayError::Cut));
+    let mut recorder = stripes.recorder(RecorderOptions::new()).unwrap();
+    recorder.run(&mut (), &mut []).unwrap();
+    assert_eq!(recorder.recording().replay(0, &mut ()).unwrap().result, Ok(0));
 }
 
 /// Panics at the step with this number, and is not asked again.
@@ -553,9 +721,9 @@ fn memory_that_no_run_has_is_refused() {
     recorder.run(&mut (), &mut [1, 2]).unwrap();
     let mut bytes = recorder.save();
     assert!(Recording::parse(&bytes).is_ok());
-    // The only frame's address, before the events and the end of the run.
+    // The only frame's address, before the entered programs, the events and the end of the run.
     let len = bytes.len();
-    bytes[len - 21..len - 13].copy_from_slice(&(u64::MAX - 7).to_le_bytes());
+    bytes[len - 25..len - 17].copy_from_slice(&(u64::MAX - 7).to_le_bytes());
     let error = Recording::parse(&summed(bytes)).unwrap_err();
     assert!(error.to_string().contains("behind the last address"), "{error}");
 }

@@ -7,10 +7,10 @@
 //! identified by its address and that number together, so a timer whose value was overwritten, or whose number was
 //! forged, does not exist.
 //!
-//! Invariants: notes keep neither map nor program alive. A callback's address is used only in a run of the program that
-//! it belongs to, which is identified by a unique number. The number of notes is at most [`FEW`], or twice the number
-//! of timers in live maps at the last cleaning; each is counted in the domain's memory. A thread that holds the notes
-//! neither waits nor calls foreign code.
+//! Invariants: notes keep neither map nor program alive. A callback's function says whether it is one of machine code,
+//! and is used only in a run of the program that it belongs to, which is identified by a unique number. The number of
+//! notes is at most [`FEW`], or twice the number of timers in live maps at the last cleaning; each is counted in the
+//! domain's memory. A thread that holds the notes neither waits nor calls foreign code.
 
 use bpf_maps::{Errno, Map, WeakMap};
 use bpf_os::time::{Clock, now_ns};
@@ -67,8 +67,17 @@ pub(crate) enum Deferred {
 pub(crate) struct Callback {
     /// [`program_number`] of the program.
     pub(crate) program: u64,
-    /// The callback's address in machine code, or its instruction in the interpreter.
-    pub(crate) address: u64,
+    pub(crate) function: Function,
+}
+
+/// The function that a timer calls, as the run that has set it saw it. A recorded or observed run of machine code is
+/// interpreted, so the timers of one program may have functions of both forms.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Function {
+    /// An address in machine code.
+    Code(u64),
+    /// The number by which the interpreter knows a function of the program.
+    Interpreted(u64),
 }
 
 /// A timer that is due.
@@ -259,10 +268,10 @@ impl Timers {
         found.unwrap_or_default()
     }
 
-    /// Begins the callback of a timer that was due: its map, the callback's address, and the field. `None` if it is not
-    /// due any more, or gone. Otherwise [`Timers::end`] must follow. The callback is missing if the timer's element was
+    /// Begins the callback of a timer that was due: its map, the callback, and the field. `None` if it is not due any
+    /// more, or gone. Otherwise [`Timers::end`] must follow. The callback is missing if the timer's element was
     /// overwritten meanwhile.
-    pub(crate) fn begin(&self, slot: u32, due: Due, program: u64) -> Option<(Map, Option<(u64, Deferred)>)> {
+    pub(crate) fn begin(&self, slot: u32, due: Due, program: u64) -> Option<(Map, Option<(Function, Deferred)>)> {
         let Due { address, number: expected, .. } = due;
         let begun = self.with(slot, |notes| {
             let timer = notes.timers.get_mut(&address).filter(|timer| timer.number == expected).ok_or(Errno::ENOENT)?;
@@ -276,7 +285,7 @@ impl Timers {
             debug_assert!(timer.due == Some(at));
             timer.due = None;
             notes.running.push((slot, address));
-            Ok((map, callback.address, timer.field))
+            Ok((map, callback.function, timer.field))
         });
         let (map, callback, field) = begun.ok()?;
         // SAFETY: the map that the timer was made in is alive, by this handle.

@@ -68,6 +68,12 @@ pub enum ReplayError {
     /// The run got more from outside than the recorder keeps.
     #[error("the run got more from outside than was recorded: raise `RecorderOptions::run_bytes`")]
     Cut,
+    /// The run entered a program with an effect that is not recorded.
+    #[error("the run made a tail call to a program with {what}, which is not recorded")]
+    Lost {
+        /// The effect.
+        what: String,
+    },
     /// The run was stopped in machine code, which does not say after how many instructions.
     #[error("the run was stopped in machine code, and where is not recorded: {error}")]
     Stopped {
@@ -84,8 +90,8 @@ pub enum ReplayError {
         /// The difference.
         what: &'static str,
     },
-    /// The run is longer than a replay may be.
-    #[error("the run has more than {limit} instructions")]
+    /// The run is longer than the replay may be.
+    #[error("the run has more than {limit} instructions: raise the limit of `Recording::replay_within`")]
     TooLong {
         /// The limit.
         limit: u64,

@@ -102,8 +102,7 @@ pub enum RunError {
         /// The program.
         program: String,
     },
-    /// A run of machine code was to be observed that does not keep its instructions, or cannot be interpreted in its
-    /// place: it has tail calls, or sets timers.
+    /// A run of machine code was to be observed, and the program does not keep its instructions.
     #[error("program `{program}` {why}")]
     NotObserved {
         /// The program.

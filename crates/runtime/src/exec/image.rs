@@ -1,8 +1,10 @@
 //! A copy of the memory that a run is given: the context, and the memory that it points to.
 
 use crate::context::{ContextLayout, Parts};
+use crate::exec::interp::given::{host_parts, is_whole};
 use crate::exec::log::digest;
 use bpf_verifier::FieldKind;
+use core::ops::Range;
 
 /// Where the memory of a context lies, by the context's layout.
 #[derive(Debug)]
@@ -10,11 +12,13 @@ pub(crate) struct Pointers {
     /// For each region: the places in the context of its first address and of its end, and whether programs may write
     /// it.
     regions: Vec<(usize, usize, bool)>,
-    /// Offset and length of the context's fields in the host's struct. Other bytes may be padding, or the host's own
-    /// values: they are neither read nor recorded, and are 0 in the copy.
-    fields: Vec<(usize, usize)>,
+    /// The parts of the host's struct that fields lie in, ascending, and whether programs may write them. Other bytes
+    /// may be padding, or the host's own values: they are neither read nor recorded, and are 0 in the copy.
+    fields: Vec<(Range<usize>, bool)>,
     /// Up to here the fields leave no other bytes.
     dense: usize,
+    /// Whether the interpreter has the context as one part.
+    whole: bool,
 }
 
 impl Pointers {
@@ -28,13 +32,11 @@ impl Pointers {
         };
         let regions =
             if layout.raw { Vec::new() } else { (0..=u8::MAX).zip(&layout.regions).filter_map(region).collect() };
-        let index = |number: u32| crate::num::index(number.into());
-        let mut fields: Vec<_> =
-            layout.fields.iter().map(|field| (index(field.host_offset), index(field.host_size))).collect();
-        fields.sort_unstable();
-        let further = |end: usize, &(at, len): &(usize, usize)| if at <= end { end.max(at + len) } else { end };
+        // A raw context is all bytes.
+        let fields = if layout.raw { Vec::new() } else { host_parts(&layout.fields, usize::MAX) };
+        let further = |end: usize, (part, _): &(Range<usize>, bool)| if part.start <= end { part.end } else { end };
         let dense = if layout.raw { usize::MAX } else { fields.iter().fold(0, further) };
-        Pointers { regions, fields, dense }
+        Pointers { regions, fields, dense, whole: is_whole(layout) }
     }
 
     /// Appends the fields of the context at `at` to `bytes`.
@@ -44,11 +46,17 @@ impl Pointers {
     unsafe fn copy_fields(&self, at: *const u8, len: usize, bytes: &mut Vec<u8>) {
         let start = bytes.len();
         bytes.resize(start + len, 0);
-        for &(offset, size) in &self.fields {
-            let Some(to) = bytes[start..].get_mut(offset..offset + size) else { continue };
+        for (part, _) in &self.fields {
+            let Some(to) = bytes[start..].get_mut(part.clone()) else { continue };
             // SAFETY: inside the context (the caller's contract), as `to` is inside the copy; a field has no padding.
-            unsafe { core::ptr::copy_nonoverlapping(at.wrapping_add(offset), to.as_mut_ptr(), size) };
+            unsafe { core::ptr::copy_nonoverlapping(at.wrapping_add(part.start), to.as_mut_ptr(), part.len()) };
         }
+    }
+
+    /// The parts of a context of which each has rights of its own, and whether programs may write them; empty if the
+    /// context is one part.
+    pub(crate) fn rights(&self) -> &[(Range<usize>, bool)] {
+        if self.whole { &[] } else { &self.fields }
     }
 }
 
@@ -101,6 +109,19 @@ impl Image {
             // SAFETY: the context's pointers are the ends of memory that is borrowed with it.
             unsafe { self.add(core::ptr::with_exposed_provenance(start), len, writable) };
         }
+    }
+
+    /// Address and length of each part of the copied memory that a function of the host may write, by `pointers`.
+    pub(crate) fn own(&self, pointers: &Pointers) -> impl Iterator<Item = (u64, usize)> {
+        let context = self.parts.first().copied();
+        let (start, len) = context.map_or((0, 0), |part| (part.start, part.len));
+        let field = move |(part, _): &(Range<usize>, bool)| {
+            let end = part.end.min(len);
+            (part.start < end).then(|| (start + part.start as u64, end - part.start))
+        };
+        let whole = (pointers.dense == usize::MAX && len != 0).then_some((start, len));
+        let others = self.parts.iter().skip(1).filter(|part| part.writable && part.len != 0);
+        pointers.fields.iter().filter_map(field).chain(whole).chain(others.map(|part| (part.start, part.len)))
     }
 
     /// The digest of the memory that was copied, as it is now.

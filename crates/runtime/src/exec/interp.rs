@@ -4,7 +4,7 @@
 //! is checked against the helper's prototype before the call: maps must be the program's, memory must be the run's.
 
 mod callbacks;
-mod given;
+pub(crate) mod given;
 
 use crate::abi::limits::Checks;
 use crate::abi::run::{Run, word};
@@ -13,11 +13,12 @@ use crate::call::spent::{Renewed, renew};
 use crate::context::Parts;
 use crate::error::{HelperError, RunError};
 use crate::exec::granted::Granted;
-use crate::exec::watch::Watch;
+use crate::exec::watch::{Place, Watch};
 use crate::program::bound::Bound;
 use crate::program::interpreted::{Interpreted, Left};
 use crate::program::loaded::Loaded;
 use crate::program::map_ref::MapRef;
+use crate::program::table::{ProgTable, Word};
 use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion, HeaderPlaces};
 use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{Imm64, Insn, InsnIdx, Program, Reg, Size, Src};
@@ -31,6 +32,7 @@ use bpf_verifier::{
 };
 use core::borrow::Borrow;
 use core::sync::atomic::AtomicU8;
+use std::sync::Arc;
 
 /// The entry of a run.
 #[derive(Clone, Copy)]
@@ -48,7 +50,7 @@ pub(crate) enum Start<'m> {
 /// layout; the map and the value that `start` names live until the run ends.
 pub(crate) unsafe fn run(
     program: &Loaded,
-    what: &Interpreted,
+    what: &Arc<Interpreted>,
     run: *mut Run,
     parts: Parts,
     start: Start<'_>,
@@ -63,7 +65,7 @@ pub(crate) unsafe fn run(
 /// As for [`run`].
 pub(crate) unsafe fn run_watched<W: Watch>(
     program: &Loaded,
-    what: &Interpreted,
+    what: &Arc<Interpreted>,
     run: *mut Run,
     parts: Parts,
     start: Start<'_>,
@@ -101,10 +103,8 @@ pub(crate) unsafe fn run_watched<W: Watch>(
     unsafe { given::sockets(program.layout, parts) }.for_each(|socket| granted.add_socket(socket, false));
     granted.keep();
     let (locks, stashed) = (Vec::new(), Default::default());
-    let jumps = program.interpreted().is_some();
-    let mut host =
-        Host { run, entered: Vec::new(), granted, locks, sections: [0; 2], callbacks: 0, stashed, watch, jumps };
-    let (mut machine, code) = (Machine::new(memory, options), Running(program, what));
+    let mut host = Host { run, entered: Vec::new(), granted, locks, sections: [0; 2], callbacks: 0, stashed, watch };
+    let (mut machine, code) = (Machine::new(memory, options), Running(program, what, 0));
     let result = match start {
         Start::Program => machine.run(&mut host, &code, [r1, parts.context_len as u64]),
         Start::Timer { callback, args, def } => {
@@ -113,7 +113,7 @@ pub(crate) unsafe fn run_watched<W: Watch>(
             machine.run_function(&mut host, &code, callback, args)
         }
     };
-    host.watch.ends(&machine);
+    host.watch.ends(&machine, result.is_ok());
     // SAFETY: the machine is done with the run.
     let run = unsafe { &mut *run };
     let kept = run.release();
@@ -155,9 +155,10 @@ fn reason(stop: Stop, late: bool) -> RunError {
     }
 }
 
-/// A program the interpreter can hold on to.
+/// A program the interpreter can hold on to, and its number in the run: 0 for the first, n for the one that the n-th
+/// tail call has entered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Running<'p>(&'p Loaded, &'p Interpreted);
+pub(crate) struct Running<'p>(&'p Loaded, &'p Arc<Interpreted>, usize);
 
 impl Borrow<Program> for Running<'_> {
     fn borrow(&self) -> &Program {
@@ -181,8 +182,6 @@ struct Host<'p, W> {
     /// The object, or 0, that a load from a map's value has found: others may have changed that since.
     stashed: [AtomicU8; 8],
     watch: W,
-    /// Whether prog arrays hold programs that are interpreted: the run's program is one.
-    jumps: bool,
 }
 
 /// The access to an iterator or a dynptr on the stack.
@@ -434,9 +433,9 @@ impl<'p, W: Watch> Host<'p, W> {
         args: [u64; 5],
         caller: &mut Caller<'_, '_, Running<'p>>,
     ) -> Result<u64, Stop> {
-        self.watch.call_begins(caller.machine());
+        self.watch.call_begins(caller.machine(), &bound.proto);
         let result = self.call(bound, args, caller);
-        self.watch.call_ends(caller.machine(), caller.at(), &result, bound.proto.ret == Ret::Thrown);
+        self.watch.call_ends(caller.machine(), caller.at(), &bound.proto, &result);
         result
     }
 
@@ -605,6 +604,45 @@ impl<'p, W: Watch> Host<'p, W> {
         unsafe { run.bounds(place) }
     }
 
+    /// The program in a slot of a prog array, which a tail call enters; `None` if the slot is not set.
+    fn target(
+        &mut self,
+        table: &ProgTable,
+        index: u32,
+        caller: &mut Caller<'_, '_, Running<'p>>,
+    ) -> Result<Option<Running<'p>>, Stop> {
+        let at: *const Loaded = match table.word(index) {
+            None => return Ok(None),
+            Some(Word::Interpreted(at)) => core::ptr::with_exposed_provenance(crate::num::index(at)),
+            // The run of a program in machine code is observed or recorded.
+            Some(Word::Code) => match table.get(index).and_then(Loaded::of_member) {
+                Some(program) => Arc::as_ptr(&program),
+                None => return Ok(None),
+            },
+        };
+        // SAFETY: the word says that it is the address of a `Loaded`, or the slot held this one just now. A program
+        // taken out of a slot is dropped after a grace period, and the guard of this run was there before: it lives as
+        // long as the outermost program's borrow, `'p`, as far as this run is concerned.
+        let program: &'p Loaded = unsafe { &*at };
+        let Some(what) = program.instructions() else {
+            let name = &*program.name;
+            let why = format!("a tail call to `{name}`, which does not keep its instructions: `Loader::recordable`");
+            return Err(caller.fail(why));
+        };
+        // The run's remaining budget, from the same field as emitted code reads.
+        // SAFETY: the run is this thread's, and the machine does not touch it.
+        let budget = unsafe { (*self.run).ctx.budget }.max(0).unsigned_abs();
+        // SAFETY: the run is there for as long as the machine, and others change its word atomically.
+        let interrupt = unsafe { word(self.run) };
+        // Programs that yield make no tail calls.
+        let Checks { budget: counts, interrupt: looks, yields: _ } = program.checks;
+        caller.allow(counts.then_some(budget), looks.then_some(interrupt));
+        // SAFETY: the run is this thread's, and the machine does not touch it.
+        unsafe { program.count_run(self.run) };
+        self.entered.push(program);
+        Ok(Some(Running(program, what, self.entered.len())))
+    }
+
     /// Whether the host function just called ended the run; the run keeps the reason.
     fn stopped(&self, caller: &Caller<'_, '_, Running<'p>>) -> Result<(), Stop> {
         // SAFETY: the run is this thread's.
@@ -652,7 +690,7 @@ impl<'p, W: Watch> Env for Host<'p, W> {
     }
 
     fn spent(&mut self, head: Option<InsnIdx>, code: &Running<'p>) -> Result<u64, StopKind> {
-        let Running(program, what) = code;
+        let Running(program, what, _) = code;
         if !program.checks.yields {
             return Err(StopKind::Budget);
         }
@@ -704,37 +742,19 @@ impl<'p, W: Watch> Env for Host<'p, W> {
         if !self.locks.is_empty() {
             return Err(caller.fail("a tail call is not allowed while a lock is held"));
         }
-        if !self.jumps {
-            return Err(caller.fail("a program that is machine code is not interpreted through tail calls"));
-        }
         match Self::map(caller, array)? {
-            MapRef::Progs(table) => Ok(table.word(index).and_then(|program| {
-                // SAFETY: an array holds programs of one mode, and the run's is interpreted (`jumps`), so this one is,
-                // and the word is the address of a `Loaded`. A program taken out of a slot is dropped after a grace
-                // period, and the guard of this run was there before: it lives as long as the outermost program's
-                // borrow, `'p`, as far as this run is concerned.
-                let program = unsafe { &*(program as *const Loaded) };
-                let what = program.interpreted()?;
-                // The run's remaining budget, from the same field as emitted code reads.
-                // SAFETY: the run is this thread's, and the machine does not touch it.
-                let budget = unsafe { (*self.run).ctx.budget }.max(0).unsigned_abs();
-                // SAFETY: the run is there for as long as the machine, and others change its word atomically.
-                let interrupt = unsafe { word(self.run) };
-                // Programs that yield make no tail calls.
-                let Checks { budget: counts, interrupt: looks, yields: _ } = program.checks;
-                caller.allow(counts.then_some(budget), looks.then_some(interrupt));
-                // SAFETY: the run is this thread's, and the machine does not touch it.
-                unsafe { program.count_run(self.run) };
-                self.entered.push(program);
-                Some(Running(program, what))
-            })),
+            MapRef::Progs(table) => {
+                let entered = self.target(table, index, caller)?;
+                self.watch.tail_call(caller.at(), entered.map(|Running(program, what, _)| (program, what)));
+                Ok(entered)
+            }
             map @ MapRef::Data(_) => Err(caller.fail(format!("map `{}` is not a prog array", map.name()))),
         }
     }
 
     #[cfg(feature = "oracle")]
     fn zeroed(&self, code: &Running<'p>, start: bpf_isa::InsnIdx) -> Option<(usize, usize)> {
-        let Running(_, what) = code;
+        let Running(_, what, _) = code;
         let z = what.left.zeroed.iter().find(|z| what.program.subprogs()[z.subprog.index()].start == start.0)?;
         Some((z.depth as usize, z.bytes as usize))
     }
@@ -742,10 +762,15 @@ impl<'p, W: Watch> Env for Host<'p, W> {
     #[inline(always)]
     fn observe(&mut self, step: &Step<'_, Running<'p>>, machine: &Machine<'_>) {
         step.code.1.count(step.at);
-        self.watch.step(step.at, step.regs, &step.code.1.program, machine);
+        let Running(program, what, number) = step.code;
+        self.watch.step(
+            &Place { at: step.at, program: &what.program, number: *number, name: &program.name },
+            step.regs,
+            machine,
+        );
         #[cfg(feature = "oracle")]
         {
-            let Running(loaded, what) = step.code;
+            let Running(loaded, what, _) = step.code;
             // SAFETY: the run is this thread's, and the machine does not touch it.
             let context = unsafe { (*self.run).ctx.context } as *const u8;
             let packet = || crate::oracle::window(loaded.layout, context);

@@ -4,6 +4,7 @@ pub(crate) mod asleep;
 mod granted;
 pub(crate) mod image;
 mod interp;
+pub(crate) mod listing;
 pub(crate) mod log;
 pub(crate) mod observed;
 mod run;

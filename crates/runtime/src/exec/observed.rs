@@ -1,12 +1,9 @@
 //! An interpreted run as a tool sees it: each instruction, the registers, the memory.
 
-use crate::exec::watch::Watch;
-use crate::program::interpreted::Interpreted;
-use crate::program::loaded::Loaded;
+use crate::exec::watch::{Place, Watch};
 use bpf_interp::Machine;
-use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program};
+use bpf_isa::{Insn, InsnIdx};
 use bpf_quiesce::caught;
-use bpf_uapi::helper_id::TAIL_CALL;
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -27,25 +24,42 @@ impl Observer for () {
 
 /// A run before one of its instructions.
 pub struct Observed<'s> {
-    at: InsnIdx,
+    place: &'s Place<'s>,
     regs: &'s [u64; 11],
     machine: &'s Machine<'s>,
 }
 
 impl fmt::Debug for Observed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Observed").field("at", &self.at).field("regs", &self.regs).finish_non_exhaustive()
+        f.debug_struct("Observed").field("at", &self.place.at).field("regs", &self.regs).finish_non_exhaustive()
     }
 }
 
 impl<'s> Observed<'s> {
-    pub(crate) fn new(at: InsnIdx, regs: &'s [u64; 11], machine: &'s Machine<'s>) -> Observed<'s> {
-        Observed { at, regs, machine }
+    pub(crate) fn new(place: &'s Place<'s>, regs: &'s [u64; 11], machine: &'s Machine<'s>) -> Observed<'s> {
+        Observed { place, regs, machine }
     }
 
     /// The instruction that is about to be executed.
     pub fn at(&self) -> InsnIdx {
-        self.at
+        self.place.at
+    }
+
+    /// That instruction itself.
+    pub fn insn(&self) -> &Insn {
+        // The interpreter has found it there.
+        &self.place.program.insns()[self.place.at.index()]
+    }
+
+    /// The program that the instruction belongs to: 0 for the one that the run began with, n for the one that the n-th
+    /// tail call has entered. When the function that made a tail call returns, this may be an earlier one again.
+    pub fn program(&self) -> usize {
+        self.place.number
+    }
+
+    /// The name of that program.
+    pub fn name(&self) -> &str {
+        self.place.name
     }
 
     /// The registers r0 to r10 of the innermost function.
@@ -68,23 +82,6 @@ impl<'s> Observed<'s> {
         let mut bytes = vec![0; len];
         self.machine.peek(address, &mut bytes).then_some(bytes)
     }
-}
-
-/// Returns the instruction for which the instructions of machine code cannot be interpreted in its place, and what it
-/// is: prog arrays and timers hold addresses of machine code there.
-pub(crate) fn refused(loaded: &Loaded, what: &Interpreted) -> Option<(InsnIdx, &'static str)> {
-    if loaded.interpreted().is_some() {
-        return None;
-    }
-    let sets_timers = loaded.timer_program().is_some();
-    let refused = |insn: &Insn| match insn {
-        Insn::Call(Callee::Helper(TAIL_CALL)) => Some("a tail call"),
-        Insn::LoadImm64 { imm: Imm64::Func(_), .. } if sets_timers => Some("a function for a timer"),
-        _other => None,
-    };
-    // Programs have fewer instructions than 2^32.
-    let at = |(at, insn)| Some((InsnIdx(crate::num::small(at)), refused(insn)?));
-    what.program.insns().iter().enumerate().find_map(at)
 }
 
 /// Bytes that are read at once, at most.
@@ -116,8 +113,8 @@ impl<'o> Observing<'o> {
 }
 
 impl Watch for Observing<'_> {
-    fn step(&mut self, at: InsnIdx, regs: &[u64; 11], _: &Program, machine: &Machine<'_>) {
-        let step = || self.observer.step(&Observed::new(at, regs, machine));
+    fn step(&mut self, place: &Place<'_>, regs: &[u64; 11], machine: &Machine<'_>) {
+        let step = || self.observer.step(&Observed::new(place, regs, machine));
         self.goes_on = catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|panic| {
             self.panicked = Some(panic);
             false

@@ -12,6 +12,7 @@ use crate::program::interpreted::Interpreted;
 use crate::program::loaded::{Form, Loaded};
 use bpf_quiesce::Guard;
 use std::borrow::Borrow;
+use std::sync::Arc;
 
 impl Loaded {
     /// Runs it once.
@@ -107,7 +108,7 @@ impl Loaded {
     unsafe fn interpret_limited<'e>(
         &'e self,
         guard: impl Borrow<Guard<'e>>,
-        what: &Interpreted,
+        what: &Arc<Interpreted>,
         host: *mut (),
         context: *mut [u8],
         packet: *mut [u8],
@@ -129,7 +130,7 @@ impl Loaded {
     /// As for [`Loaded::run`].
     pub(crate) unsafe fn run_watched<W: Watch>(
         &self,
-        what: &Interpreted,
+        what: &Arc<Interpreted>,
         host: *mut (),
         parts: Parts,
         watch: W,

@@ -6,11 +6,11 @@
 //! gone, and its timer with it.
 
 use crate::abi::begin;
-use crate::abi::timers::{Deferred, Due, Timers};
+use crate::abi::timers::{Deferred, Due, Function, Timers};
 use crate::context::Parts;
 use crate::error::RunError;
 use crate::exec::interp::{self, Start};
-use crate::program::loaded::{Form, Loaded};
+use crate::program::loaded::Loaded;
 use bpf_maps::program as map_ops;
 use std::time::Duration;
 
@@ -78,21 +78,21 @@ impl Loaded {
             }
             let args = [map.as_ptr() as u64, bytes.expose_provenance() as u64, value, 0, 0];
             let run = begin::begin(&engine.runs, &*guard, host, parts, self.terms(), self, |run, parts| {
-                match self.form.executed() {
-                    Form::Native(_) => {
+                match (callback, self.instructions()) {
+                    (Function::Code(address), _) => {
                         // SAFETY: the run is this thread's.
                         unsafe { self.count_run(run) };
                         // SAFETY: the address is that of a function of this program, which has the number that the
                         // timer says, and whose code is one for good; the verifier has proven it for these
                         // arguments; the caller vouches for the rest.
-                        unsafe { begin::call_back(callback as *const u8, args, run, self) }
+                        unsafe { begin::call_back(address as *const u8, args, run, self) }
                     }
-                    Form::Interpreted(what) => {
+                    (Function::Interpreted(callback), Some(what)) => {
                         let start = Start::Timer { callback, args, def };
                         // SAFETY: the caller vouches for the parts; the run is one of this thread; map and key live.
                         unsafe { interp::run(self, what, run, parts, start) }
                     }
-                    Form::Sleepable(_) => Err(RunError::Internal("a sleepable program in another".into())),
+                    (Function::Interpreted(_), None) => Err(RunError::Internal("a timer without instructions".into())),
                 }
             });
             run?;

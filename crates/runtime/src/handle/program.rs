@@ -3,7 +3,7 @@
 use crate::abi::limits::RunLimits;
 use crate::context::Context;
 use crate::error::RunError;
-use crate::exec::observed::{self, Observer, Observing};
+use crate::exec::observed::{Observer, Observing};
 use crate::exec::timers::TimerRuns;
 use crate::handle::coverage::Coverage;
 use crate::handle::kept::Kept;
@@ -180,10 +180,6 @@ impl<C: Context, H: 'static> Program<C, H> {
             let why = "does not keep its instructions: load it with `Loader::recordable`";
             return Err(RunError::NotObserved { program: self.loaded.name.to_string(), why: why.to_owned() });
         };
-        if let Some((insn, what)) = observed::refused(&self.loaded, what) {
-            let why = format!("has {what} at instruction {}, and is machine code", insn.0);
-            return Err(RunError::NotObserved { program: self.loaded.name.to_string(), why });
-        }
         if self.loaded.is_sleepable() {
             return Err(self.loaded.cannot_wait());
         }

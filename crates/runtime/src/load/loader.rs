@@ -290,7 +290,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     }
 
     /// Sets whether runs of these programs can be recorded ([`Program::recorder`]). Programs in machine code then keep
-    /// their instructions, beside the same machine code as without. Interpreted programs can be recorded anyway.
+    /// their instructions, beside the same machine code as without. Interpreted programs can be recorded anyway;
+    /// programs of a module that was saved as machine code ([`crate::Module::serialize`]) cannot.
     /// `false` by default.
     pub fn recordable(mut self, recordable: bool) -> Self {
         self.how.recordable = recordable;

@@ -44,7 +44,14 @@ pub(crate) struct Bindings {
     /// For a contained program: the memory that its out-of-bounds accesses are redirected to.
     pub(crate) sink: Option<Sink>,
     /// The instructions of a program in machine code whose runs may be recorded.
-    pub(crate) recordable: Option<Arc<Interpreted>>,
+    pub(crate) recordable: Option<Recordable>,
+}
+
+/// The instructions of a program in machine code, and their bytes of an account, if they belong to no module.
+#[derive(Debug)]
+pub(crate) struct Recordable {
+    pub(crate) what: Arc<Interpreted>,
+    pub(crate) _memory: Option<Reservation>,
 }
 
 /// Memory that receives the out-of-bounds accesses of one contained program, and no others.

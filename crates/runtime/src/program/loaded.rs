@@ -13,13 +13,13 @@ use crate::engine::usage::{Account, Payer};
 use crate::error::{CalledAt, LoadError, Origin, RunError};
 #[cfg(native)]
 use crate::program::bindings::Sink;
-use crate::program::bindings::{Bindings, NO_BINDINGS, Pool};
+use crate::program::bindings::{Bindings, NO_BINDINGS, Pool, Recordable};
 use crate::program::code::{Compiled, take};
 use crate::program::interpreted::Interpreted;
 use crate::program::map_ref::MapRef;
 use crate::program::name::Name;
 use crate::program::source::Source;
-use crate::program::table::{HostType, Kind, Member, ProgTable};
+use crate::program::table::{self, HostType, Kind, Member, ProgTable};
 use crate::program::unit::{Ready, Unit};
 use bpf_isa::InsnIdx;
 use bpf_jit_code::FrameShape;
@@ -201,11 +201,10 @@ impl Member for Loaded {
         Loaded::path(self)
     }
 
-    /// The entry of machine code; the address of an interpreted program itself.
     fn slot_word(&self) -> u64 {
         match self.native() {
             Some(native) => native.entry.code as u64,
-            None => core::ptr::from_ref(self) as u64,
+            None => table::interpreted(self),
         }
     }
 }
@@ -260,13 +259,14 @@ impl Loaded {
         if let Some(counted) = counted.map_err(refused)? {
             bindings.get_or_insert_default().count_in(counted);
         }
+        let insns = |what: &Interpreted| if shared { 0 } else { size_of_val(what.program.insns()) };
         if let Some(what) = &unit.recordable {
-            bindings.get_or_insert_default().recordable = Some(Arc::clone(what));
+            let _memory = take(engine, name, payer, insns(what))?;
+            bindings.get_or_insert_default().recordable = Some(Recordable { what: Arc::clone(what), _memory });
         }
         let form = match ready {
             Ready::Interpreted(what) => {
-                let bytes = if shared { 0 } else { size_of_val(what.program.insns()) };
-                if let Some(memory) = take(engine, name, payer, bytes)? {
+                if let Some(memory) = take(engine, name, payer, insns(what))? {
                     bindings.get_or_insert_default().memory = Some(memory);
                 }
                 Form::Interpreted(Arc::clone(what))
@@ -327,7 +327,7 @@ impl Loaded {
     }
 
     /// Returns the form that the interpreter executes; `None` for machine code.
-    pub(crate) fn interpreted(&self) -> Option<&Interpreted> {
+    pub(crate) fn interpreted(&self) -> Option<&Arc<Interpreted>> {
         match self.form.executed() {
             Form::Native(_) | Form::Sleepable(_) => None,
             Form::Interpreted(interpreted) => Some(interpreted),
@@ -335,8 +335,8 @@ impl Loaded {
     }
 
     /// Returns the instructions, where they are kept: of an interpreted program, and of one whose runs may be recorded.
-    pub(crate) fn instructions(&self) -> Option<&Interpreted> {
-        self.interpreted().or_else(|| self.bindings().recordable.as_deref())
+    pub(crate) fn instructions(&self) -> Option<&Arc<Interpreted>> {
+        self.interpreted().or_else(|| self.bindings().recordable.as_ref().map(|kept| &kept.what))
     }
 
     /// The program that a prog array holds.

@@ -39,9 +39,26 @@ pub(crate) trait Member: Owned + Any + fmt::Debug + Send + Sync {
     /// Returns its name for listings.
     fn path(&self) -> String;
 
-    /// Returns the word for slots that hold it. Its meaning depends on the table's mode: an entry of machine code, or a
-    /// program for the interpreter.
+    /// Returns the word for slots that hold it: the entry of machine code, whose lowest bit is 0, or [`interpreted`].
     fn slot_word(&self) -> u64;
+}
+
+/// The word of a slot that holds an interpreted program: the address of the program, which is aligned, with the lowest
+/// bit set. So a word says by itself what it is the address of.
+pub(crate) fn interpreted<P>(program: &P) -> u64 {
+    core::ptr::from_ref(program).expose_provenance() as u64 | INTERPRETED
+}
+
+/// The lowest bit of a word that holds the address of an interpreted program.
+const INTERPRETED: u64 = 1;
+
+/// The target of a slot that is set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Word {
+    /// Machine code, whose program is [`ProgTable::get`].
+    Code,
+    /// An interpreted program, at this address.
+    Interpreted(u64),
 }
 
 /// A program as the target of sites.
@@ -60,8 +77,8 @@ impl Target for Jump {
     }
 }
 
-/// A table of programs. Its words are `{ entries: u32, 0: u32 }` and then one a slot: 0, or for emitted code the
-/// entry's address, for the interpreter the program's ([`Member::slot_word`]).
+/// A table of programs. Its words are `{ entries: u32, 0: u32 }` and then one a slot: 0, or the word of its program
+/// ([`Member::slot_word`]).
 pub(crate) struct ProgTable {
     name: String,
     /// The domain and not the engine: the domain owns deferred drops of programs, which own their tables, so a table
@@ -214,11 +231,14 @@ impl ProgTable {
         self.words.as_ptr() as u64
     }
 
-    /// The word of a slot that is set ([`Member::slot_word`]). The caller is inside a guard, which keeps the program.
-    pub(crate) fn word(&self, index: u32) -> Option<u64> {
-        let word = self.words.get(index as usize + 1)?;
+    /// Returns the target of a slot; `None` if it is not set. The caller is inside a guard, which keeps the program.
+    pub(crate) fn word(&self, index: u32) -> Option<Word> {
         // Acquire pairs with the release in `apply`: the program is fully loaded.
-        Some(word.load(Ordering::Acquire)).filter(|word| *word != 0)
+        match self.words.get(index as usize + 1)?.load(Ordering::Acquire) {
+            0 => None,
+            word if word & INTERPRETED != 0 => Some(Word::Interpreted(word & !INTERPRETED)),
+            _code => Some(Word::Code),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

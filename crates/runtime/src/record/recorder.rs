@@ -8,17 +8,17 @@ use crate::context::Context;
 use crate::error::RunError;
 use crate::error::record::RecordError;
 use crate::exec::image::{Image, Pointers};
-use crate::exec::log::Log;
-use crate::exec::observed::refused;
+use crate::exec::listing::Listing;
+use crate::exec::log::{Entered, Log, unrecorded};
 use crate::handle::program::Program;
 use crate::program::interpreted::Interpreted;
 use crate::program::loaded::Loaded;
-use crate::record::listing::Listing;
-use crate::record::recording::{End, Logged, Recorded, Recording};
-use bpf_isa::{Callee, Imm64, Insn, InsnIdx};
-use bpf_uapi::helper_id::TAIL_CALL;
-use bpf_verifier::FieldKind;
+use crate::record::recording::{Code, End, Logged, Recorded, Recording, Rights};
+use bpf_isa::{Callee, Imm64, Insn};
+use bpf_verifier::{Field, FieldKind};
+use core::ops::Range;
 use std::fmt;
+use std::sync::Arc;
 
 /// Options of [`Program::recorder`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,7 +75,7 @@ pub struct Recorder<C, H = ()> {
     pointers: Pointers,
     options: RecorderOptions,
     template: Template,
-    /// The kept runs; the oldest is overwritten.
+    /// The kept runs, as many as there were, up to the number of the options; then the oldest is overwritten.
     slots: Vec<Slot>,
     /// The slot of the next run.
     next: usize,
@@ -83,10 +83,8 @@ pub struct Recorder<C, H = ()> {
 
 /// The parts of a recording that all runs share.
 struct Template {
-    listing: Listing,
-    program: bpf_isa::Program,
-    /// The function that handles exceptions.
-    exception: Option<InsnIdx>,
+    code: Code,
+    rights: Vec<Rights>,
 }
 
 /// The memory of one kept run.
@@ -96,7 +94,6 @@ struct Slot {
     log: Log,
     /// `None` until the run has ended.
     end: Option<Result<u64, String>>,
-    used: bool,
 }
 
 impl<C, H> fmt::Debug for Recorder<C, H> {
@@ -134,10 +131,16 @@ impl<C: Context, H: 'static> Program<C, H> {
         if options.runs == 0 {
             return Err(RecordError::NoRuns);
         }
-        let slots = (0..options.runs).map(|_| Slot::default()).collect();
         let pointers = Pointers::of(loaded.layout);
-        let (program, exception) = (what.program.clone(), what.left.exception);
-        let template = Template { listing: Listing::of(loaded, what), program, exception };
+        let right = |(part, writable): &(Range<usize>, bool)| Rights {
+            // A field has 32-bit offset and size.
+            offset: crate::num::small(part.start),
+            len: crate::num::small(part.len()),
+            writable: *writable,
+        };
+        let rights = pointers.rights().iter().map(right).collect();
+        let template = Template { code: Code::of(Listing::of(loaded, what), what), rights };
+        let slots = Vec::new();
         Ok(Recorder { program: self.clone(), mode, pointers, options, template, slots, next: 0 })
     }
 
@@ -159,32 +162,16 @@ fn mode_of(loaded: &Loaded, what: &Interpreted) -> Result<RecordMode, RecordErro
     if native && !what.verified {
         return Err(RecordError::Unverified { program: program() });
     }
-    if let Some(arena) = &what.left.arena {
-        let insn = arena.1.first().copied().unwrap_or(InsnIdx(0));
-        return Err(RecordError::Unsupported { program: program(), insn, what: "an access to an arena" });
-    }
-    if let Some((insn, what)) = refused(loaded, what) {
+    if let Some((insn, what)) = unrecorded(what) {
         return Err(RecordError::Unsupported { program: program(), insn, what });
     }
-    let mut asks = what.sees_addresses || loaded.layout.fields.iter().any(|field| field.kind == FieldKind::Socket);
-    for (at, insn) in what.program.insns().iter().enumerate() {
-        let what = match insn {
-            Insn::Call(Callee::Helper(TAIL_CALL)) => "a tail call",
-            Insn::LoadAbs { .. } | Insn::LoadInd { .. } => "LD_ABS or LD_IND",
-            Insn::Call(Callee::Helper(_) | Callee::Host(_)) => {
-                asks = true;
-                continue;
-            }
-            Insn::LoadImm64 { imm: Imm64::Const(_) | Imm64::Func(_), .. } => continue,
-            Insn::LoadImm64 { .. } => {
-                asks = true;
-                continue;
-            }
-            _any_other => continue,
-        };
-        // Programs have fewer instructions than 2^32.
-        return Err(RecordError::Unsupported { program: program(), insn: InsnIdx(crate::num::small(at)), what });
-    }
+    let asks = |insn: &Insn| match insn {
+        Insn::Call(Callee::Helper(_) | Callee::Host(_)) => true,
+        Insn::LoadImm64 { imm, .. } => !matches!(imm, Imm64::Const(_) | Imm64::Func(_)),
+        _other => false,
+    };
+    let socket = |field: &Field| field.kind == FieldKind::Socket;
+    let asks = what.sees_addresses || loaded.layout.fields.iter().any(socket) || what.program.insns().iter().any(asks);
     Ok(if asks || !native { RecordMode::Interpreted } else { RecordMode::Context })
 }
 
@@ -206,14 +193,17 @@ impl<C: Context, H: 'static> Recorder<C, H> {
         parts.check().map_err(|error| *error)?;
         let loaded = self.program.loaded();
         let host = core::ptr::from_mut(host).cast();
+        if self.slots.len() == self.next {
+            self.slots.push(Slot::default());
+        }
         let slot = &mut self.slots[self.next];
         self.next = if self.next + 1 == self.options.runs { 0 } else { self.next + 1 };
-        (slot.used, slot.end) = (true, None);
+        slot.end = None;
         // SAFETY: `Context` promises parts that are valid while `data` is borrowed, and that agree with its layout.
         unsafe { slot.image.take(&self.pointers, parts) };
         let result = match (self.mode, loaded.instructions()) {
             (RecordMode::Interpreted, Some(what)) => {
-                slot.log.begin(self.options.run_bytes);
+                slot.log.begin(self.options.run_bytes, slot.image.own(&self.pointers));
                 // SAFETY: as in `Program::run`.
                 let result = unsafe { loaded.run_watched(what, host, parts, &mut slot.log) };
                 // SAFETY: `data` is still borrowed, and with it what the parts lead to.
@@ -233,27 +223,43 @@ impl<C: Context, H: 'static> Recorder<C, H> {
     /// Returns the kept runs as a [`Recording`], the oldest first.
     pub fn recording(&self) -> Recording {
         let loaded = self.program.loaded();
-        let (newer, older) = self.slots.split_at(self.next);
+        let (newer, older) = self.slots.split_at(self.next.min(self.slots.len()));
         let logged = self.mode == RecordMode::Interpreted;
-        let runs = older.iter().chain(newer).filter(|slot| slot.used).map(|slot| Recorded {
-            image: slot.image.clone(),
-            log: logged.then(|| Logged {
+        let Template { code, rights } = &self.template;
+        let mut codes = vec![code.clone()];
+        // The programs that the runs entered, each once.
+        let mut known: Vec<(*const Interpreted, u32)> = Vec::new();
+        let mut number = |entered: &Entered, codes: &mut Vec<Code>| {
+            if let Some((_, number)) = known.iter().find(|(what, _)| *what == Arc::as_ptr(&entered.what)) {
+                return *number;
+            }
+            // At most 97 programs of each run, of which there are at most `MAX_RUNS`.
+            let number = crate::num::small(codes.len());
+            codes.push(Code::of(entered.listing.clone(), &entered.what));
+            known.push((Arc::as_ptr(&entered.what), number));
+            number
+        };
+        let mut runs = Vec::new();
+        for slot in older.iter().chain(newer) {
+            let log = logged.then(|| Logged {
                 events: slot.log.events.clone(),
                 is_cut: slot.log.is_cut,
+                lost: slot.log.lost.map(str::to_owned),
+                returned: slot.log.returned,
                 steps: slot.log.steps,
                 frames: slot.log.frames.clone(),
                 after: slot.log.after,
-            }),
-            end: match &slot.end {
+                entered: slot.log.entered.iter().map(|entered| number(entered, &mut codes)).collect(),
+            });
+            let end = match &slot.end {
                 None => End::Unfinished,
                 Some(Ok(r0)) => End::Returned(*r0),
                 Some(Err(error)) => End::Failed(error.clone()),
-            },
-        });
+            };
+            runs.push(Recorded { image: slot.image.clone(), log, end });
+        }
         let frame_bytes = loaded.engine.config().frame_bytes;
-        let Template { listing, program, exception } = &self.template;
-        let (listing, program, exception) = (listing.clone(), program.clone(), *exception);
-        Recording { runs: runs.collect(), listing, program, frame_bytes, exception }
+        Recording { codes, rights: rights.clone(), frame_bytes, void: loaded.void, runs }
     }
 
     /// Returns the kept runs as bytes that another process reads: [`Recording::parse`], `bpf replay`.

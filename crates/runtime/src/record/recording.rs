@@ -6,29 +6,60 @@
 
 use crate::error::record::{RecordingError, RecordingMismatch};
 use crate::exec::image::{Image, Part};
+use crate::exec::listing::{ListedField, ListedFunction, ListedLine, Listing};
 use crate::exec::log::digest;
+use crate::program::interpreted::Interpreted;
 use crate::record::bytes::{Reader, Write};
-use crate::record::listing::{ListedField, ListedFunction, ListedLine, Listing};
-use bpf_isa::{InsnIdx, Program};
+use bpf_isa::{InsnIdx, MAX_INSNS, Program};
 
 /// The first bytes of a recording: its kind, and the version of its form.
-const MAGIC: &[u8; 8] = b"bpfrec\x00\x01";
+const MAGIC: &[u8; 8] = b"bpfrec\x00\x02";
 
 /// Upper bound on the bytes of a frame's stack in a recording.
 const MAX_FRAME: u32 = 1 << 16;
 /// A context has fewer regions.
 const MAX_PARTS: usize = 64;
+/// Upper bound on the parts of a context of which each has rights of its own.
+const MAX_RIGHTS: usize = 256;
+/// Upper bound on the fields of a context that a recording names.
+const MAX_FIELDS: usize = 4096;
 
 /// Recorded runs of one program: [`Recorder::save`](crate::observe::Recorder::save).
 #[derive(Clone, Debug)]
 pub struct Recording {
-    pub(crate) listing: Listing,
-    pub(crate) program: Program,
+    /// The recorded program, and the programs that tail calls of it have entered.
+    pub(crate) codes: Vec<Code>,
+    /// The parts of the context that have rights of their own; none if the context is one part.
+    pub(crate) rights: Vec<Rights>,
     /// Bytes of a frame's stack.
     pub(crate) frame_bytes: u32,
+    /// Whether the result of a run may be anything.
+    pub(crate) void: bool,
+    pub(crate) runs: Vec<Recorded>,
+}
+
+/// A program of a recording.
+#[derive(Clone, Debug)]
+pub(crate) struct Code {
+    pub(crate) listing: Listing,
+    pub(crate) program: Program,
     /// The function that handles exceptions.
     pub(crate) exception: Option<InsnIdx>,
-    pub(crate) runs: Vec<Recorded>,
+}
+
+impl Code {
+    pub(crate) fn of(listing: Listing, what: &Interpreted) -> Code {
+        Code { listing, program: what.program.clone(), exception: what.left.exception }
+    }
+}
+
+/// A part of the context.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Rights {
+    pub(crate) offset: u32,
+    pub(crate) len: u32,
+    /// Whether programs may write it.
+    pub(crate) writable: bool,
 }
 
 /// How a recorded run ended.
@@ -51,13 +82,19 @@ pub(crate) struct Recorded {
 }
 
 /// The log of a recorded run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Logged {
     pub(crate) events: Vec<u8>,
     pub(crate) is_cut: bool,
+    /// An effect of the run that is not recorded.
+    pub(crate) lost: Option<String>,
+    /// Whether the run ended by a return of the program.
+    pub(crate) returned: bool,
     pub(crate) steps: u64,
     pub(crate) frames: Vec<u64>,
     pub(crate) after: u64,
+    /// For each program that the events number, from 1: its place in [`Recording::codes`].
+    pub(crate) entered: Vec<u32>,
 }
 
 impl Recording {
@@ -80,56 +117,47 @@ impl Recording {
         if sum != found {
             return from.error(at, "the bytes were changed, or some are missing: the checksum is another one");
         }
-        let (listing, program) = program(&mut from)?;
+        let at = from.at();
+        let codes = from.list(code)?;
+        if codes.is_empty() {
+            return from.error(at, "a recording without a program");
+        }
+        let at = from.at();
+        let rights = from.list(|from| {
+            let (offset, len, writable) = (from.u32()?, from.u32()?, from.bool()?);
+            Ok(Rights { offset, len, writable })
+        })?;
+        let apart = |pair: &[Rights]| u64::from(pair[0].offset) + u64::from(pair[0].len) <= u64::from(pair[1].offset);
+        if rights.len() > MAX_RIGHTS || !rights.windows(2).all(apart) {
+            return from.error(at, "parts of the context that overlap, or are too many");
+        }
         let at = from.at();
         let frame_bytes = from.u32()?;
         if frame_bytes > MAX_FRAME {
             return from.error(at, format!("a stack of {frame_bytes} bytes; at most {MAX_FRAME} are possible"));
         }
-        let at = from.at();
-        let exception = if from.bool()? { Some(InsnIdx(from.u32()?)) } else { None };
-        if exception.is_some_and(|start| program.subprog_starting_at(start).is_none()) {
-            return from.error(at, "no function begins where the one for exceptions should");
-        }
-        let runs = from.list(recorded)?;
+        let void = from.bool()?;
+        let programs = codes.len();
+        let runs = from.list(|from| recorded(from, programs))?;
         if !from.is_at_end() {
             return from.error(from.at(), "there are bytes behind the last run");
         }
-        Ok(Recording { listing, program, frame_bytes, exception, runs })
+        Ok(Recording { codes, rights, frame_bytes, void, runs })
     }
 
     /// The bytes of the recording.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        let Listing { name, lines, functions, fields, .. } = &self.listing;
-        out.counted(name.as_bytes());
-        out.counted(&self.program.to_bytes());
-        let (_, targets) = self.program.clone().into_parts();
-        out.count(targets.len());
-        targets.iter().for_each(|target| out.u32(target.0));
-        out.count(lines.len());
-        for ListedLine { insn, file, line, text } in lines {
-            out.u32(insn.0);
-            out.u32(*line);
-            out.counted(file.as_bytes());
-            out.counted(text.as_bytes());
-        }
-        out.count(functions.len());
-        for ListedFunction { insn, name } in functions {
-            out.u32(insn.0);
-            out.counted(name.as_bytes());
-        }
-        out.count(fields.len());
-        for ListedField { name, offset, size } in fields {
+        out.count(self.codes.len());
+        self.codes.iter().for_each(|code| code.put(&mut out));
+        out.count(self.rights.len());
+        for Rights { offset, len, writable } in &self.rights {
             out.u32(*offset);
-            out.u32(*size);
-            out.counted(name.as_bytes());
+            out.u32(*len);
+            out.push((*writable).into());
         }
         out.u32(self.frame_bytes);
-        out.push(self.exception.is_some().into());
-        if let Some(InsnIdx(start)) = self.exception {
-            out.u32(start);
-        }
+        out.push(self.void.into());
         out.count(self.runs.len());
         self.runs.iter().for_each(|run| run.put(&mut out));
         let mut bytes = MAGIC.to_vec();
@@ -140,7 +168,7 @@ impl Recording {
 
     /// The recorded program.
     pub fn listing(&self) -> &Listing {
-        &self.listing
+        &self.codes[0].listing
     }
 
     /// Number of recorded runs. They are numbered from 0, the oldest.
@@ -154,7 +182,7 @@ impl Recording {
     /// # Errors
     /// [`RecordingMismatch`]: the first difference in names, instructions and fields of the context.
     pub fn check(&self, given: &Listing) -> Result<(), RecordingMismatch> {
-        let recorded = &self.listing;
+        let recorded = self.listing();
         if recorded.name != given.name {
             let (recorded, given) = (recorded.name.clone(), given.name.clone());
             return Err(RecordingMismatch::Name { recorded, given });
@@ -189,11 +217,16 @@ impl Recording {
     }
 }
 
-/// Reads the program.
-fn program(from: &mut Reader<'_>) -> Result<(Listing, Program), RecordingError> {
+/// Reads a program.
+fn code(from: &mut Reader<'_>) -> Result<Code, RecordingError> {
     let name = from.text()?;
     let at = from.at();
-    let insns = match bpf_isa::decode(from.counted()?) {
+    let bytes = from.counted()?;
+    // Before memory is taken for them.
+    if bytes.len() / 8 > MAX_INSNS {
+        return from.error(at, format!("{} instructions; at most {MAX_INSNS} are possible", bytes.len() / 8));
+    }
+    let insns = match bpf_isa::decode(bytes) {
         Ok(insns) => insns,
         Err(error) => return from.error(at, format!("instructions: {error}")),
     };
@@ -211,14 +244,55 @@ fn program(from: &mut Reader<'_>) -> Result<(Listing, Program), RecordingError> 
         let (offset, size) = (from.u32()?, from.u32()?);
         Ok(ListedField { name: from.text()?, offset, size })
     })?;
+    if fields.len() > MAX_FIELDS {
+        return from.error(at, format!("{} fields; at most {MAX_FIELDS} are possible", fields.len()));
+    }
     if !lines.is_sorted_by_key(|line| line.insn) || !functions.is_sorted_by_key(|function| function.insn) {
         return from.error(at, "source lines or functions are not in the order of the instructions");
     }
-    Ok((Listing { name, insns, lines, functions, fields }, program))
+    let at = from.at();
+    let exception = if from.bool()? { Some(InsnIdx(from.u32()?)) } else { None };
+    if exception.is_some_and(|start| program.subprog_starting_at(start).is_none()) {
+        return from.error(at, "no function begins where the one for exceptions should");
+    }
+    Ok(Code { listing: Listing { name, insns, lines, functions, fields }, program, exception })
+}
+
+impl Code {
+    fn put(&self, out: &mut Vec<u8>) {
+        let Listing { name, lines, functions, fields, .. } = &self.listing;
+        out.counted(name.as_bytes());
+        out.counted(&self.program.to_bytes());
+        let (_, targets) = self.program.clone().into_parts();
+        out.count(targets.len());
+        targets.iter().for_each(|target| out.u32(target.0));
+        out.count(lines.len());
+        for ListedLine { insn, file, line, text } in lines {
+            out.u32(insn.0);
+            out.u32(*line);
+            out.counted(file.as_bytes());
+            out.counted(text.as_bytes());
+        }
+        out.count(functions.len());
+        for ListedFunction { insn, name } in functions {
+            out.u32(insn.0);
+            out.counted(name.as_bytes());
+        }
+        out.count(fields.len());
+        for ListedField { name, offset, size } in fields {
+            out.u32(*offset);
+            out.u32(*size);
+            out.counted(name.as_bytes());
+        }
+        out.push(self.exception.is_some().into());
+        if let Some(InsnIdx(start)) = self.exception {
+            out.u32(start);
+        }
+    }
 }
 
 /// Reads one run.
-fn recorded(from: &mut Reader<'_>) -> Result<Recorded, RecordingError> {
+fn recorded(from: &mut Reader<'_>, programs: usize) -> Result<Recorded, RecordingError> {
     let at = from.at();
     let mut image = Image::default();
     let parts = from.list(|from| {
@@ -241,7 +315,9 @@ fn recorded(from: &mut Reader<'_>) -> Result<Recorded, RecordingError> {
     let log = match from.bool()? {
         false => None,
         true => {
-            let (is_cut, steps, after) = (from.bool()?, from.u64()?, from.u64()?);
+            let is_cut = from.bool()?;
+            let lost = if from.bool()? { Some(from.text()?) } else { None };
+            let (returned, steps, after) = (from.bool()?, from.u64()?, from.u64()?);
             let at = from.at();
             let frames = from.list(Reader::u64)?;
             if frames.iter().any(|frame| !frame.is_multiple_of(8)) {
@@ -250,7 +326,12 @@ fn recorded(from: &mut Reader<'_>) -> Result<Recorded, RecordingError> {
             if frames.iter().any(|frame| frame.checked_add(MAX_FRAME.into()).is_none()) {
                 return from.error(at, "the stack of a frame ends behind the last address");
             }
-            Some(Logged { events: from.counted()?.to_vec(), is_cut, steps, frames, after })
+            let at = from.at();
+            let entered = from.list(Reader::u32)?;
+            if entered.iter().any(|code| crate::num::index((*code).into()) >= programs) {
+                return from.error(at, "a tail call to a program that is not in the recording");
+            }
+            Some(Logged { events: from.counted()?.to_vec(), is_cut, lost, returned, steps, frames, after, entered })
         }
     };
     let at = from.at();
@@ -274,12 +355,19 @@ impl Recorded {
             at += len;
         }
         out.push(self.log.is_some().into());
-        if let Some(Logged { events, is_cut, steps, frames, after }) = &self.log {
+        if let Some(Logged { events, is_cut, lost, returned, steps, frames, after, entered }) = &self.log {
             out.push((*is_cut).into());
+            out.push(lost.is_some().into());
+            if let Some(lost) = lost {
+                out.counted(lost.as_bytes());
+            }
+            out.push((*returned).into());
             out.u64(*steps);
             out.u64(*after);
             out.count(frames.len());
             frames.iter().for_each(|frame| out.u64(*frame));
+            out.count(entered.len());
+            entered.iter().for_each(|code| out.u32(*code));
             out.counted(events);
         }
         match &self.end {

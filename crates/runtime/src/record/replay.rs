@@ -12,14 +12,18 @@ use crate::error::record::{RecordingError, ReplayError};
 use crate::exec::image::Part;
 use crate::exec::log::{digest, kind, loaded};
 use crate::exec::observed::{Observed, Observer};
+use crate::exec::watch::Place;
 use crate::record::bytes::Reader;
-use crate::record::recording::{End, Logged, Recorded, Recording};
+use crate::record::recording::{Code, End, Logged, Recorded, Recording, Rights};
 use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop};
-use bpf_isa::{Imm64, InsnIdx, Program};
+use bpf_isa::{Imm64, Insn, InsnIdx, Program};
+use core::borrow::Borrow;
 use core::sync::atomic::AtomicU8;
 
-/// Instructions of one replay, at most.
-const MAX_STEPS: u64 = 1 << 30;
+/// Instructions of one replay, at most, if the caller says nothing else: about a second.
+const DEFAULT_STEPS: u64 = 1 << 24;
+/// A function that is entered has a stack to clear, and counts as one instruction for each so many bytes.
+const STACK_STEP: u64 = 256;
 
 /// A run that was repeated.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,23 +41,41 @@ impl Recording {
     /// Repeats the recorded run of this number, and shows each instruction to the observer. Which steps were shown is
     /// known to be right only when this returns without an error.
     ///
+    /// A replay has at most 2^24 instructions; [`Recording::replay_within`] takes another bound.
+    ///
     /// # Errors
     /// [`ReplayError`]: the run cannot be repeated exactly.
     pub fn replay(&self, run: usize, observer: &mut dyn Observer) -> Result<Replayed, ReplayError> {
+        self.replay_within(run, DEFAULT_STEPS, observer)
+    }
+
+    /// Repeats the run as [`Recording::replay`] does, of at most so many instructions. A function that the run enters
+    /// counts as one instruction more for each 256 bytes of its stack.
+    ///
+    /// # Errors
+    /// As [`Recording::replay`].
+    pub fn replay_within(&self, run: usize, steps: u64, observer: &mut dyn Observer) -> Result<Replayed, ReplayError> {
         let runs = self.runs.len();
         let Some(Recorded { image, log, end }) = self.runs.get(run) else {
             return Err(ReplayError::NoRun { run, runs });
         };
-        let none = Logged { events: Vec::new(), is_cut: false, steps: MAX_STEPS, frames: Vec::new(), after: 0 };
         match (end, log) {
             (End::Unfinished, _) => return Err(ReplayError::Unfinished),
             (End::Failed(error), None) => return Err(ReplayError::Stopped { error: error.clone() }),
-            (End::Returned(_) | End::Failed(_), Some(log)) if log.is_cut => return Err(ReplayError::Cut),
-            (End::Returned(_) | End::Failed(_), Some(log)) if log.steps > MAX_STEPS => {
-                return Err(ReplayError::TooLong { limit: MAX_STEPS });
+            (End::Returned(_) | End::Failed(_), Some(log)) => {
+                if let Some(what) = &log.lost {
+                    return Err(ReplayError::Lost { what: what.clone() });
+                }
+                if log.is_cut {
+                    return Err(ReplayError::Cut);
+                }
+                if log.steps > steps {
+                    return Err(ReplayError::TooLong { limit: steps });
+                }
             }
-            (End::Returned(_) | End::Failed(_), _) => {}
+            (End::Returned(_), None) => {}
         }
+        let none = Logged { steps: u64::MAX, ..Logged::default() };
         let (native, log) = (log.is_none(), log.as_ref().unwrap_or(&none));
         // Aligned as they were, so that the same accesses are atomic.
         let mut buffers: Vec<Vec<u8>> = Vec::new();
@@ -68,11 +90,15 @@ impl Recording {
         }
         let mut memory = Memory::new();
         memory.place_frames(log.frames.clone());
-        for (Part { start, len, writable }, buffer) in image.parts.iter().zip(&mut buffers) {
+        for (part, buffer) in image.parts.iter().zip(&mut buffers) {
+            let Part { start, len, writable } = part;
             let before = crate::num::index(start % 8);
             let shift = before.wrapping_sub(buffer.as_ptr().addr()) % 8;
             let bytes = &mut buffer[shift..shift + len];
-            if *writable {
+            let is_context = core::ptr::eq(part, &raw const image.parts[0]);
+            if is_context && !self.rights.is_empty() {
+                self.give_context(&mut memory, bytes, *start);
+            } else if *writable {
                 memory.add_writable_at(bytes, *start);
             } else {
                 memory.add_read_only_at(bytes, *start);
@@ -82,19 +108,25 @@ impl Recording {
         let mut machine = Machine::new(memory, options);
         let mut env = Replay {
             recording: self,
+            stack_steps: u64::from(self.frame_bytes) / STACK_STEP,
             events: Reader::new(&log.events),
             limit: log.steps,
             steps: 0,
+            fuel: steps,
+            is_spent: false,
+            code: At(0, &self.codes[0]),
+            entered: &log.entered,
+            tail_calls: 0,
             at: InsnIdx(0),
             value: Value([const { AtomicU8::new(0) }; 8]),
-            fails: matches!(end, End::Failed(_)),
+            fails: matches!(end, End::Failed(_)) && !log.returned,
             is_over: false,
             wrong: None,
             ended: false,
             observer,
         };
         let (r1, r2) = image.parts.first().map_or((0, 0), |part| (part.start, part.len as u64));
-        let result = machine.run(&mut env, &&self.program, [r1, r2]);
+        let result = machine.run(&mut env, &At(0, &self.codes[0]), [r1, r2]);
         let (insn, step) = (env.at, env.steps.saturating_sub(1));
         let differs = |what| Err(ReplayError::Differs { insn, step, what });
         if env.ended {
@@ -103,14 +135,17 @@ impl Recording {
         if let Some(what) = env.wrong {
             return differs(what);
         }
-        if native && env.is_over {
-            return Err(ReplayError::TooLong { limit: MAX_STEPS });
+        if env.is_spent {
+            return Err(ReplayError::TooLong { limit: steps });
         }
         match (&result, end) {
-            (Ok(r0), End::Returned(recorded)) if r0 == recorded => {}
+            (Ok(r0), End::Returned(recorded)) if r0 == recorded || native && self.void => {}
             (Ok(_), End::Returned(_)) => return differs("its result is another one"),
+            // A run that returns with a lock fails.
+            (Ok(_), _) if log.returned => {}
             (Ok(_), _) => return differs("it returns, and the recorded one failed"),
             (Err(_), End::Returned(_)) => return differs("it fails, and the recorded one returned"),
+            (Err(_), _) if log.returned => return differs("it fails, and the recorded one returned"),
             (Err(_), _) => {}
         }
         if !native {
@@ -120,12 +155,13 @@ impl Recording {
             if !env.events.is_at_end() {
                 return differs("it asks for less");
             }
-            let parts = image.parts.iter().map(|part| now(&machine, part));
+            let rights = |number: usize| if number == 0 { &*self.rights } else { &[] };
+            let parts = image.parts.iter().enumerate().map(|(number, part)| now(&machine, part, rights(number)));
             if digest(parts.collect::<Vec<_>>().iter().map(Vec::as_slice)) != log.after {
                 return differs("it leaves another context");
             }
         }
-        let context = image.parts.first().map(|part| now(&machine, part));
+        let context = image.parts.first().map(|part| now(&machine, part, &self.rights));
         let result = match end {
             End::Failed(error) => Err(error.clone()),
             End::Returned(_) | End::Unfinished => result.map_err(|stop| stop.to_string()),
@@ -134,20 +170,70 @@ impl Recording {
     }
 }
 
+impl Recording {
+    /// Gives the machine the parts of the context, each with its rights.
+    fn give_context<'m>(&self, memory: &mut Memory<'m>, context: &'m mut [u8], start: u64) {
+        let (mut rest, mut at) = (context, 0);
+        for Rights { offset, len, writable } in &self.rights {
+            let (offset, len) = (crate::num::index((*offset).into()), crate::num::index((*len).into()));
+            // The parts ascend and do not overlap: `Recording::parse`.
+            let Some((_, tail)) = core::mem::take(&mut rest).split_at_mut_checked(offset - at) else { return };
+            let (bytes, tail) = tail.split_at_mut(len.min(tail.len()));
+            let address = start.wrapping_add(offset as u64);
+            (rest, at) = (tail, offset + len);
+            if *writable {
+                memory.add_writable_at(bytes, address);
+            } else {
+                memory.add_guarded_at(bytes, address);
+            }
+        }
+    }
+}
+
 /// The bytes of a part of the memory.
-fn now(machine: &Machine<'_>, part: &Part) -> Vec<u8> {
+fn now(machine: &Machine<'_>, part: &Part, rights: &[Rights]) -> Vec<u8> {
     let mut bytes = vec![0; part.len];
-    machine.peek(part.start, &mut bytes);
+    if rights.is_empty() {
+        machine.peek(part.start, &mut bytes);
+    }
+    for Rights { offset, len, .. } in rights {
+        let (offset, len) = (crate::num::index((*offset).into()), crate::num::index((*len).into()));
+        let end = (offset + len).min(bytes.len());
+        if let Some(bytes) = bytes.get_mut(offset..end) {
+            machine.peek(part.start.wrapping_add(offset as u64), bytes);
+        }
+    }
     bytes
+}
+
+/// A program of a recording, and its number in the run.
+#[derive(Clone, Copy, Debug)]
+struct At<'r>(usize, &'r Code);
+
+impl Borrow<Program> for At<'_> {
+    fn borrow(&self) -> &Program {
+        &self.1.program
+    }
 }
 
 /// The host of a replay.
 struct Replay<'r, 'o> {
     recording: &'r Recording,
+    /// The cost of a function that is entered.
+    stack_steps: u64,
     events: Reader<'r>,
     /// Number of instructions that began in the recorded run.
     limit: u64,
     steps: u64,
+    /// Instructions that the caller still allows, and whether there were too few.
+    fuel: u64,
+    is_spent: bool,
+    /// The program of the instruction.
+    code: At<'r>,
+    /// The place in the recording of each program that a tail call may enter.
+    entered: &'r [u32],
+    /// Number of tail calls that the run has taken.
+    tail_calls: usize,
     at: InsnIdx,
     /// The bytes of the value that the instruction loads.
     value: Value,
@@ -182,9 +268,9 @@ impl<'r> Replay<'r, '_> {
     }
 
     /// Reads an event of this kind at this instruction.
-    fn event(&mut self, expected: u8, at: Option<InsnIdx>) -> Result<(), RecordingError> {
+    fn event(&mut self, expected: u8, at: InsnIdx) -> Result<(), RecordingError> {
         let place = self.events.at();
-        if self.events.u8()? != expected || at.is_some_and(|at| self.events.u32() != Ok(at.0)) {
+        if self.events.u8()? != expected || self.events.u32()? != at.0 {
             return self.events.error(place, "another event");
         }
         Ok(())
@@ -192,7 +278,7 @@ impl<'r> Replay<'r, '_> {
 
     /// The value that the instruction at `at` loads from this address.
     fn load(&mut self, at: InsnIdx, address: u64) -> Result<u64, RecordingError> {
-        self.event(kind::LOAD, Some(at))?;
+        self.event(kind::LOAD, at)?;
         let place = self.events.at();
         if self.events.u64()? != address {
             return self.events.error(place, "another address");
@@ -240,7 +326,7 @@ impl<'r> Replay<'r, '_> {
     }
 
     /// Repeats the call of a function of the host.
-    fn call(&mut self, caller: &mut Caller<'_, '_, &'r Program>) -> Result<u64, Stop> {
+    fn call(&mut self, caller: &mut Caller<'_, '_, At<'r>>) -> Result<u64, Stop> {
         let at = caller.at();
         loop {
             match self.called(at, caller.machine_mut()) {
@@ -271,18 +357,18 @@ impl<'r> Replay<'r, '_> {
 }
 
 impl<'r> Env for Replay<'r, '_> {
-    type Code = &'r Program;
+    type Code = At<'r>;
 
-    fn helper(&mut self, _: u32, _: [u64; 5], caller: &mut Caller<'_, '_, &'r Program>) -> Result<u64, Stop> {
+    fn helper(&mut self, _: u32, _: [u64; 5], caller: &mut Caller<'_, '_, At<'r>>) -> Result<u64, Stop> {
         self.call(caller)
     }
 
-    fn host_function(&mut self, _: i32, _: [u64; 5], caller: &mut Caller<'_, '_, &'r Program>) -> Result<u64, Stop> {
+    fn host_function(&mut self, _: i32, _: [u64; 5], caller: &mut Caller<'_, '_, At<'r>>) -> Result<u64, Stop> {
         self.call(caller)
     }
 
-    fn resolve(&mut self, _: &&'r Program, _: Imm64) -> Option<u64> {
-        let value = self.event(kind::RESOLVE, None).and_then(|()| self.events.u64());
+    fn resolve(&mut self, _: &At<'r>, _: Imm64) -> Option<u64> {
+        let value = self.event(kind::RESOLVE, self.at).and_then(|()| self.events.u64());
         if value.is_err() {
             self.missing("it refers to a map otherwise");
         }
@@ -290,7 +376,7 @@ impl<'r> Env for Replay<'r, '_> {
     }
 
     fn region(&mut self, addr: u64, _: u64, write: bool) -> Option<HostMemory<'_>> {
-        let loads = self.recording.program.insns().get(self.at.index()).and_then(loaded).is_some();
+        let loads = self.code.1.program.insns().get(self.at.index()).and_then(loaded).is_some();
         if loads {
             let Ok(value) = self.load(self.at, addr) else {
                 self.missing("it loads another value");
@@ -302,21 +388,49 @@ impl<'r> Env for Replay<'r, '_> {
         (loads || write).then(|| HostMemory::instead(&self.value.0))
     }
 
-    fn exception(&self, _: &&'r Program) -> Option<InsnIdx> {
-        self.recording.exception
+    fn exception(&self, code: &At<'r>) -> Option<InsnIdx> {
+        code.1.exception
     }
 
-    fn observe(&mut self, step: &Step<'_, &'r Program>, machine: &Machine<'_>) {
+    fn tail_call(&mut self, _: u64, _: u32, caller: &mut Caller<'_, '_, At<'r>>) -> Result<Option<At<'r>>, Stop> {
+        let place = self.event(kind::TAIL_CALL, caller.at()).and_then(|()| self.events.u32());
+        let code = match place {
+            Ok(0) => return Ok(None),
+            Ok(place) => self.entered.get(crate::num::index(place.into()) - 1),
+            Err(_) => None,
+        };
+        // `Recording::parse` has checked the places.
+        match code.and_then(|code| self.recording.codes.get(crate::num::index((*code).into()))) {
+            Some(code) => {
+                self.tail_calls += 1;
+                Ok(Some(At(self.tail_calls, code)))
+            }
+            None => {
+                self.missing("it makes a tail call otherwise");
+                Err(caller.fail("no tail call was recorded"))
+            }
+        }
+    }
+
+    fn observe(&mut self, step: &Step<'_, At<'r>>, machine: &Machine<'_>) {
         if self.steps == self.limit {
             self.is_over = true;
             return;
         }
-        self.at = step.at;
+        let At(number, code) = *step.code;
+        let calls = matches!(code.program.insns().get(step.at.index()), Some(Insn::Call(_)));
+        let cost = if calls { 1 + self.stack_steps } else { 1 };
+        let Some(fuel) = self.fuel.checked_sub(cost) else {
+            self.is_spent = true;
+            return;
+        };
+        (self.fuel, self.code, self.at) = (fuel, *step.code, step.at);
         self.steps += 1;
-        self.ended = !self.observer.step(&Observed::new(step.at, step.regs, machine));
+        let place = Place { at: step.at, program: &code.program, number, name: &code.listing.name };
+        self.ended = !self.observer.step(&Observed::new(&place, step.regs, machine));
     }
 
-    fn admits(&mut self, _: &Step<'_, &'r Program>) -> bool {
-        !self.ended && !self.is_over && self.wrong.is_none()
+    fn admits(&mut self, _: &Step<'_, At<'r>>) -> bool {
+        !self.ended && !self.is_over && !self.is_spent && self.wrong.is_none()
     }
 }

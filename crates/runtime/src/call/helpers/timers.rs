@@ -7,7 +7,7 @@
 //! Source: `kernel/bpf/helpers.c` (Linux 6.18).
 
 use crate::abi::run::{Run, RunConfig};
-use crate::abi::timers::{Callback, Deferred, program_number};
+use crate::abi::timers::{Callback, Deferred, Function, program_number};
 use crate::call::{HostFn, Shim};
 use crate::num::low;
 use bpf_jit_code::RunCtx;
@@ -93,8 +93,11 @@ pub(super) unsafe extern "C" fn set_callback(
     let env = unsafe { (*ctx).host_env } as *const TimerProgram;
     // SAFETY: the address that the linker has bound to the call (contract); the running program keeps its target.
     let program = unsafe { &*env }.0;
+    // SAFETY: this thread's run.
+    let interpreted = unsafe { (*ctx).exit_sp } == 0;
+    let function = if interpreted { Function::Interpreted(callback) } else { Function::Code(callback) };
     // SAFETY: the program was proven to pass the timer in a value of one of its maps; the slot is the run's.
-    ret(unsafe { config.timers.set_callback(slot, timer, Callback { program, address: callback }) }.map(|()| 0))
+    ret(unsafe { config.timers.set_callback(slot, timer, Callback { program, function }) }.map(|()| 0))
 }
 
 /// `bpf_timer_start(timer, nanoseconds, flags)`.

@@ -11,7 +11,6 @@ use core::ops::Range;
 /// # Safety
 /// As for [`run`](super::run); the memory must not be used otherwise while the machine has it.
 pub(super) unsafe fn give<'m>(memory: &mut Memory<'m>, layout: &ContextLayout, parts: Parts) -> u64 {
-    let writes = |field: &Field| field.access.writes();
     // SAFETY: the caller vouches for the parts, which were borrowed mutably for the run.
     let context: &'m mut [u8] = unsafe { slice(parts.context, parts.context_len) };
     // Not where the slice is, which need not be there if it is empty: machine code is given this one.
@@ -39,13 +38,12 @@ pub(super) unsafe fn give<'m>(memory: &mut Memory<'m>, layout: &ContextLayout, p
             }
         }
     }
-    // With regions the program was verified, and helpers may write what it may not.
-    if layout.raw || !layout.regions.is_empty() || layout.fields.iter().all(writes) {
+    if is_whole(layout) {
         memory.add_writable(context);
         return r1;
     }
-    if !layout.fields.iter().any(writes) {
-        memory.add_read_only(context);
+    if !layout.fields.iter().any(|field| field.access.writes()) {
+        memory.add_guarded(context);
         return r1;
     }
     // Each field is checked by itself, since no proof keeps an unverified program from writing a read-only one.
@@ -57,15 +55,21 @@ pub(super) unsafe fn give<'m>(memory: &mut Memory<'m>, layout: &ContextLayout, p
         if writable {
             memory.add_writable(bytes)
         } else {
-            memory.add_read_only(bytes)
+            memory.add_guarded(bytes)
         };
     }
     r1
 }
 
+/// Whether the context is one part of the memory, which programs may write as far as they were verified to.
+pub(crate) fn is_whole(layout: &ContextLayout) -> bool {
+    // With regions the program was verified.
+    layout.raw || !layout.regions.is_empty() || layout.fields.iter().all(|field| field.access.writes())
+}
+
 /// The parts of the host's structure that fields lie in, ascending, and whether programs may write them: the fields may
 /// lie there in any order, and over each other, and are taken as far as the structure goes.
-fn host_parts(fields: &[Field], len: usize) -> Vec<(Range<usize>, bool)> {
+pub(crate) fn host_parts(fields: &[Field], len: usize) -> Vec<(Range<usize>, bool)> {
     let place = |field: &Field| {
         let start = (field.host_offset as usize).min(len);
         start..start.saturating_add(field.host_size as usize).min(len)
