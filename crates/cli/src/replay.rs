@@ -21,6 +21,10 @@ pub(crate) struct Args {
     /// The number of the run, from 0, the oldest; by default the last one.
     #[arg(long, value_name = "NUMBER")]
     run: Option<usize>,
+    /// Instructions of the run, at most. A function that the run enters counts as one more for each 256 bytes of its
+    /// stack.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1 << 24)]
+    steps: u64,
     /// Print each instruction with its source line and what it changed.
     #[arg(long)]
     trace: bool,
@@ -59,16 +63,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let run = args.run.unwrap_or(recording.runs() - 1);
     let place = || format!("{}: run {run}", shown());
     // The first replay has no observer: it proves that the second one shows the recorded run.
-    let Replayed { result, steps, context, .. } = recording.replay(run, &mut ()).with_context(place)?;
+    let Replayed { result, steps, context, .. } =
+        recording.replay_within(run, args.steps, &mut ()).with_context(place)?;
     let listing = recording.listing();
     if args.trace {
         let mut tracer = Tracer::new(listing);
-        let traced = recording.replay(run, &mut tracer);
+        let traced = recording.replay_within(run, args.steps, &mut tracer);
         tracer.check()?;
         traced.with_context(place)?;
     } else if let Some(commands) = &args.commands {
         let mut stepper = Stepper::new(listing, &NoMaps, Commands::open(Some(commands))?);
-        let stepped = recording.replay(run, &mut stepper);
+        let stepped = recording.replay_within(run, args.steps, &mut stepper);
         stepper.check()?;
         if stepper.has_quit() {
             return Ok(ExitCode::SUCCESS);

@@ -8,7 +8,7 @@ use crate::input;
 use crate::out::{self, Look, line};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bpf_runtime::isa::{Callee, Insn, InsnIdx, disassemble};
-use bpf_runtime::observe::{ListedLine, Listing, Observed, Observer};
+use bpf_runtime::observe::{ListedField, ListedLine, Listing, Observed, Observer};
 use std::collections::BTreeMap;
 use std::io::{BufRead, IsTerminal};
 use std::path::Path;
@@ -256,7 +256,7 @@ impl<'a> Stepper<'a> {
             }
             "context" | "ctx" => {
                 for field in &self.listing.fields {
-                    line!("  {} = {}", field.name, self.field(&field.name, step)?)?;
+                    line!("  {} = {}", field.name, self.field(field, step)?)?;
                 }
                 None
             }
@@ -272,7 +272,7 @@ impl<'a> Stepper<'a> {
                 let bytes = bytes
                     .with_context(|| format!("{len} bytes at {address:#x} are not all of the run's own memory"))?;
                 for (i, chunk) in bytes.chunks(16).enumerate() {
-                    line!("  {:#x}: {}", address + 16 * i as u64, hex::encode(chunk))?;
+                    line!("  {:#x}: {}", address.wrapping_add(16 * i as u64), hex::encode(chunk))?;
                 }
                 None
             }
@@ -323,18 +323,16 @@ impl<'a> Stepper<'a> {
             return Ok(number_text(value));
         }
         let name = text.strip_prefix("ctx.").unwrap_or(text);
-        if self.listing.fields.iter().any(|field| field.name == name) {
-            return self.field(name, step);
+        if let Some(field) = self.listing.fields.iter().find(|field| field.name == name) {
+            return self.field(field, step);
         }
         let value = self.shows.variable(text);
         value.with_context(|| format!("`{text}` is no register, no field of the context and no global variable"))
     }
 
-    fn field(&self, name: &str, step: &Observed<'_>) -> Result<String> {
-        let field = self.listing.fields.iter().find(|field| field.name == name);
-        let field = field.with_context(|| format!("the context has no field `{name}`"))?;
+    fn field(&self, field: &ListedField, step: &Observed<'_>) -> Result<String> {
         let bytes = step.read(self.context.wrapping_add(field.offset.into()), field.size as usize);
-        let bytes = bytes.with_context(|| format!("the context's field `{name}` is not there"))?;
+        let bytes = bytes.with_context(|| format!("the context's field `{}` is not there", field.name))?;
         Ok(shown(&bytes))
     }
 
@@ -375,6 +373,10 @@ impl Observer for Stepper<'_> {
     fn step(&mut self, step: &Observed<'_>) -> bool {
         if self.before.is_none() {
             self.context = step.regs()[1];
+        }
+        // The listing is that of the first program: one that a tail call enters is run over.
+        if step.program() != 0 {
+            return true;
         }
         self.follow(step);
         if !self.stops(step) {
@@ -430,6 +432,12 @@ impl<'a> Tracer<'a> {
             out::parts(&[(Look::Aside, format_args!("          {}", changed.join(", ")))])?;
         }
         self.before = Some(*step.regs());
+        if step.program() != 0 {
+            self.line = None;
+            let (name, at) = (step.name(), step.at().0);
+            line!("    {at:>4}: {}    (in {name}, after a tail call)", insn_text(step.insn()))?;
+            return Ok(());
+        }
         let line = self.listing.line(step.at());
         let now = line.map(|line| (line.file.as_str(), line.line));
         if let Some(line) = line.filter(|_| now != self.line) {
@@ -513,6 +521,10 @@ pub(crate) fn shown(bytes: &[u8]) -> String {
         [a, b] => u16::from_le_bytes([a, b]).to_string(),
         [a, b, c, d] => u32::from_le_bytes([a, b, c, d]).to_string(),
         [a, b, c, d, e, f, g, h] => number_text(u64::from_le_bytes([a, b, c, d, e, f, g, h])),
+        _ if bytes.len() > SHOWN_BYTES => format!("{}... ({} bytes)", hex::encode(&bytes[..SHOWN_BYTES]), bytes.len()),
         _ => hex::encode(bytes),
     }
 }
+
+/// Bytes of one field that are printed, at most. Fields may overlap.
+const SHOWN_BYTES: usize = 256;

@@ -650,6 +650,7 @@ fn a_new_project_is_verified_tested_covered_and_fuzzed() {
     assert!(tested.contains("2 passed, 0 failed") && tested.contains("guard.c"), "{tested}");
     let fuzzed = prints(0, &["test", &tests, "--fuzz", "60", "--fuzz-inputs", "300"]);
     assert!(fuzzed.contains("3 passed, 0 failed"), "{fuzzed}");
+    observe::a_project_is_seen(&folder, &project, "guard.o", "guard.c:");
 }
 
 /// The example in C++ and in Zig, with the cases of the example in C.
@@ -721,6 +722,10 @@ fn a_project_is_made_refused_and_mended() {
     mistake("guard.c", "request->cost = price", "request->client = price", next(), "guard.c:25");
     let (passed, text) = make("guard");
     assert!(passed, "mended: {text}");
+    let tests = folder.path("guard/guard_test.toml");
+    let covered = prints(0, &["test", &tests, "--coverage", "--fuzz", "60", "--fuzz-inputs", "300"]);
+    assert!(covered.contains("3 passed, 0 failed") && covered.contains("guard.c"), "{covered}");
+    observe::a_project_is_seen(&folder, &folder.0.join("guard"), "guard.o", "guard.c:");
 
     // The service's next version takes a wider number; the plug-in is not compiled anew.
     let host = std::fs::read_to_string(folder.0.join("guard/host.json")).unwrap();

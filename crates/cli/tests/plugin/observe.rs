@@ -108,6 +108,41 @@ fn recorded_runs_are_repeated() {
         let message = fails(&["replay", &folder.path(name)]);
         assert!(message.contains("recording, byte "), "{message}");
     }
-    let message = fails(&["run", "examples/limit.o", "--program", "limit", "--host", HOST, "--record", &runs]);
-    assert!(message.contains("a tail call is not recorded"), "{message}");
+    let message = fails(&["replay", &runs, "--steps", "3"]);
+    assert!(message.contains("the run has more than 3 instructions"), "{message}");
+    // A program with a tail call.
+    prints(0, &["run", "examples/limit.o", "--program", "limit", "--host", HOST, "--record", &runs]);
+    let replayed = prints(0, &["replay", &runs, "--trace"]);
+    assert!(replayed.contains("limit, run 0 of 1: returned "), "{replayed}");
+}
+
+/// Uses the tools that look at runs on a project of `bpf new` whose object is made: a session of `bpf debug` for a case
+/// and for one run, a run that is recorded and repeated, and a host that has changed since.
+pub(crate) fn a_project_is_seen(folder: &Folder, project: &std::path::Path, object: &str, source: &str) {
+    let path = |name: &str| project.join(name).to_str().unwrap().to_owned();
+    let (object, host) = (path(object), path("host.json"));
+    let commands = "print client\nbreak guard\nbt\nmap seen\nnext\nlist\ncontinue\ncontinue\n";
+    let case = ["--cases", &path("guard_test.toml"), "--case", "a client's fourth request is refused"];
+    let shown = session(folder, commands, &case);
+    for part in ["client = 7", "guard, ", "  7 = 2", "->", "returned 0", "returned 1"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let one = ["--host", &host, "--field", "client=7", "--field", "path=/a"];
+    let shown = session(folder, "finish\n", &[&[&*object, "--program", "guard"], &one[..]].concat());
+    assert!(shown.contains("returned 0"), "{shown}");
+
+    let runs = folder.path("guard.runs");
+    let fields = ["--field", "client=7", "--map", "seen=7:3", "--record", &runs];
+    let ran = prints(0, &[&["run", &object, "--host", &host], &fields[..]].concat());
+    assert!(ran.contains("one too many"), "{ran}");
+    let replayed = prints(0, &["replay", &runs, "--object", &object, "--host", &host]);
+    assert!(replayed.starts_with("guard, run 0 of 1: returned 1 after "), "{replayed}");
+    assert!(replayed.contains("  client = 7\n"), "{replayed}");
+    let traced = prints(0, &["replay", &runs, "--trace"]);
+    assert!(traced.contains(source) && traced.ends_with(&replayed), "{traced}");
+    // The service's context has another field since.
+    let text = std::fs::read_to_string(&host).unwrap();
+    let changed = folder.file("changed.json", &text.replace("\"name\": \"cost\"", "\"name\": \"price_of_it\""));
+    let message = fails(&["replay", &runs, "--object", &object, "--host", &changed]);
+    assert!(message.contains("cost"), "{message}");
 }

@@ -91,6 +91,9 @@ fn a_new_project_in_rust_is_verified_tested_and_covered() {
     assert!(verified.contains("guard: accepted"), "{verified}");
     let tested = prints(0, &["test", &path("guard_test.toml"), "--coverage"]);
     assert!(tested.contains("2 passed, 0 failed") && tested.contains("src/lib.rs"), "{tested}");
+    let fuzzed = prints(0, &["test", &path("guard_test.toml"), "--fuzz", "60", "--fuzz-inputs", "300"]);
+    assert!(fuzzed.contains("3 passed, 0 failed"), "{fuzzed}");
+    super::observe::a_project_is_seen(&folder, &project, "target/guard.o", "src/lib.rs:");
 
     for (args, part) in [
         (&["self", "--lang", "rust"][..], "it is a word of Rust"),
@@ -209,8 +212,11 @@ fn a_project_in_rust_is_made_refused_and_mended() {
     let (passed, text) = project.make();
     assert!(passed, "mended: {text}");
     let tests = project.0.join("guard_test.toml").display().to_string();
-    let covered = prints(0, &["test", &tests, "--coverage"]);
-    assert!(covered.contains("src/lib.rs"), "{covered}");
+    let covered = prints(0, &["test", &tests, "--coverage", "--fuzz", "60", "--fuzz-inputs", "300"]);
+    assert!(covered.contains("3 passed, 0 failed") && covered.contains("src/lib.rs"), "{covered}");
+    let seen = Folder::new("rust-seen");
+    super::observe::a_project_is_seen(&seen, &project.0, "target/guard.o", "src/lib.rs:");
+    prints_a_line(&project);
 
     // In the service's next version a field has moved; the plug-in is not compiled anew.
     let mut host: serde_json::Value = serde_json::from_str(&read(project.0.join("host.json"))).unwrap();
@@ -236,4 +242,25 @@ fn a_project_in_rust_is_made_refused_and_mended() {
     other.builds().unwrap();
     let (passed, text) = other.make();
     assert!(passed && text.contains("1 passed, 0 failed"), "{text}");
+}
+
+/// `printk!` in the project: the line that the host prints.
+fn prints_a_line(project: &Project) {
+    let path = project.0.join("src/lib.rs");
+    let good = read(&path);
+    let first = "if request.path";
+    let line = "bpf_guest::printk!(\"<6>client %u, %d of %s\", request.client, -3i32, c\"all\");\n    ";
+    let printing = good.replacen(first, &format!("{line}{first}"), 1);
+    assert_ne!(printing, good);
+    std::fs::write(&path, printing).unwrap();
+    let built = project.command(env!("CARGO_BIN_EXE_bpf")).arg("build").output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let (object, host) = (project.0.join("target/guard.o"), project.0.join("host.json"));
+    let args = ["run", object.to_str().unwrap(), "--host", host.to_str().unwrap(), "--field", "client=7"];
+    let ran = super::bpf(&args);
+    let shown = String::from_utf8([ran.stdout, ran.stderr].concat()).unwrap();
+    assert!(ran.status.success() && shown.contains("client 7, -3 of all"), "{shown}");
+    std::fs::write(&path, good).unwrap();
+    let built = project.command(env!("CARGO_BIN_EXE_bpf")).arg("build").output().unwrap();
+    assert!(built.status.success());
 }
