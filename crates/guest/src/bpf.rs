@@ -5,7 +5,8 @@
 use crate::context::Context;
 use crate::definition::{Insert, Map};
 use crate::plain::Plain;
-use core::ffi::c_void;
+use crate::printed::Value;
+use core::ffi::{CStr, c_void};
 
 /// A helper as a function pointer of this type, which LLVM compiles to a call of the number.
 macro_rules! helper {
@@ -100,4 +101,21 @@ pub(crate) fn slot() -> u32 {
     let call = helper!(8: fn() -> u32);
     // SAFETY: the helper takes no arguments.
     unsafe { call() }
+}
+
+#[inline(always)]
+fn word(value: Value) -> u64 {
+    match value {
+        Value::Number(number) => number,
+        Value::Text(text) => text.as_ptr().expose_provenance() as u64,
+    }
+}
+
+#[inline(always)]
+pub(crate) fn print(format: &'static CStr, [a, b, c]: [Value; 3]) {
+    let call = helper!(6: fn(*const c_void, u32, u64, u64, u64) -> i64);
+    let bytes = format.to_bytes_with_nul();
+    // SAFETY: the pointer is to so many bytes, the last of which is zero. A format that asks for memory gets it: the
+    // verifier checks what it asks for.
+    unsafe { call(bytes.as_ptr().cast(), bytes.len() as u32, word(a), word(b), word(c)) };
 }

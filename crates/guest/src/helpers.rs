@@ -1,6 +1,8 @@
 //! Kernel helpers that every host has.
 
+use crate::printed::Value;
 use crate::sys;
+use core::ffi::CStr;
 
 /// Nanoseconds since the machine started, without the time it was suspended (`bpf_ktime_get_ns`).
 #[inline(always)]
@@ -18,4 +20,11 @@ pub fn random() -> u32 {
 #[inline(always)]
 pub fn slot() -> u32 {
     sys::slot()
+}
+
+/// Prints a line: [`printk!`](crate::printk) uses it.
+#[doc(hidden)]
+#[inline(always)]
+pub fn print(format: &'static CStr, values: [Value; 3]) {
+    sys::print(format, values);
 }

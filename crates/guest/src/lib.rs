@@ -58,6 +58,7 @@ pub mod mock;
 #[cfg(not(target_arch = "bpf"))]
 mod native;
 mod plain;
+mod printed;
 mod ring;
 pub mod xdp;
 
@@ -127,7 +128,39 @@ pub use bpf_guest_macros::map;
 /// ```
 pub use bpf_guest_macros::program;
 
+/// Prints a line for people (`bpf_trace_printk`), which the host's `Config::print` receives. The format is the kernel's
+/// (`%u`, `%d`, `%x`, with `ll` before the letter for 64 bits; `%s` for a [`CStr`](core::ffi::CStr)), with three values
+/// at most: integers, `bool`s and texts ([`Printed`]). `<3>` at its start is the line's level.
+///
+/// ```
+/// use bpf_guest::{mock, printk};
+///
+/// printk!("client %u: %lld of %s", 7u32, -3i64, c"all");
+/// assert_eq!(mock::printed(), ["client 7: -3 of all"]);
+/// ```
+///
+/// ```compile_fail
+/// bpf_guest::printk!("%u %u %u %u", 1, 2, 3, 4); // four values
+/// ```
+#[macro_export]
+macro_rules! printk {
+    ($format:literal $(,)?) => { $crate::printk!(@of $format, 0u64, 0u64, 0u64) };
+    ($format:literal, $a:expr $(,)?) => { $crate::printk!(@of $format, $a, 0u64, 0u64) };
+    ($format:literal, $a:expr, $b:expr $(,)?) => { $crate::printk!(@of $format, $a, $b, 0u64) };
+    ($format:literal, $a:expr, $b:expr, $c:expr $(,)?) => { $crate::printk!(@of $format, $a, $b, $c) };
+    (@of $format:literal, $a:expr, $b:expr, $c:expr) => {{
+        const FORMAT: &::core::ffi::CStr =
+            match ::core::ffi::CStr::from_bytes_with_nul(::core::concat!($format, "\0").as_bytes()) {
+                ::core::result::Result::Ok(format) => format,
+                ::core::result::Result::Err(_) => ::core::panic!("a format has no zero byte"),
+            };
+        use $crate::Printed as _;
+        $crate::helpers::print(FORMAT, [($a).value(), ($b).value(), ($c).value()]);
+    }};
+}
+
 pub use context::{Context, ContextBytes, ContextBytesMut, ProgramResult};
+pub use printed::Printed;
 pub use ring::Reserved;
 #[doc(hidden)]
 pub use zerocopy;

@@ -48,6 +48,7 @@ use core::cell::RefCell;
 #[doc(hidden)]
 pub use std::boxed::Box;
 use std::rc::Rc;
+use std::string::String;
 use std::vec::Vec;
 
 /// Empties all maps, and forgets mocks, times and random numbers.
@@ -69,6 +70,11 @@ pub fn set_random(numbers: impl IntoIterator<Item = u32>) {
 /// Sets the execution slot, by which per-CPU maps have values: 0 at first.
 pub fn set_slot(slot: u32) {
     native::with(|state| state.slot = slot);
+}
+
+/// Takes the lines that [`printk!`](crate::printk) has printed.
+pub fn printed() -> Vec<String> {
+    native::with(|state| core::mem::take(&mut state.printed))
 }
 
 /// Takes the records that were submitted to a ring buffer, as its reader would.

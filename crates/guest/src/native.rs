@@ -11,14 +11,16 @@
 use crate::context::Context;
 use crate::definition::{Definition, Insert, Map};
 use crate::plain::Plain;
+use crate::printed::Value;
 use core::any::Any;
 use core::cell::RefCell;
-use core::ffi::c_void;
+use core::ffi::{CStr, c_void};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::boxed::Box;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
+use std::string::{String, ToString};
 use std::vec::Vec;
 
 const ENOENT: i64 = -2;
@@ -42,6 +44,7 @@ pub(crate) struct State {
     pub(crate) time: u64,
     pub(crate) random: VecDeque<u32>,
     pub(crate) slot: u32,
+    pub(crate) printed: Vec<String>,
     /// Programs that run, one inside the other.
     depth: usize,
 }
@@ -293,6 +296,50 @@ pub(crate) fn random() -> u32 {
 
 pub(crate) fn slot() -> u32 {
     with(|state| state.slot)
+}
+
+pub(crate) fn print(format: &'static CStr, values: [Value; 3]) {
+    let line = formatted(&format.to_string_lossy(), values);
+    with(|state| state.printed.push(line));
+}
+
+/// The text that a format of the kernel makes of these values: `%d`, `%i`, `%u`, `%x` and `%X`, each also with `l` and
+/// `ll`, `%c`, `%s` and `%%`. Others stay as they are, and so do widths.
+fn formatted(format: &str, values: [Value; 3]) -> String {
+    let (mut line, mut rest, mut values) = (String::new(), format, values.into_iter());
+    while let Some((before, after)) = rest.split_once('%') {
+        line.push_str(before);
+        let kind = after.trim_start_matches('l');
+        let long = kind.len() != after.len();
+        let Some(letter) = kind.chars().next().filter(|letter| "diuxXcs%".contains(*letter)) else {
+            line.push('%');
+            rest = after;
+            continue;
+        };
+        rest = &kind[1..];
+        let value = if letter == '%' { None } else { values.next() };
+        let value = match value {
+            Some(Value::Text(text)) if letter == 's' => {
+                line += &text.to_string_lossy();
+                continue;
+            }
+            Some(Value::Number(number)) => number,
+            Some(Value::Text(_)) | None => 0,
+        };
+        let half = if long { value } else { value & u64::from(u32::MAX) };
+        match letter {
+            '%' => line.push('%'),
+            'd' | 'i' if long => line += &value.cast_signed().to_string(),
+            'd' | 'i' => line += &(value as i32).to_string(),
+            'u' => line += &half.to_string(),
+            'x' => line += &std::format!("{half:x}"),
+            'X' => line += &std::format!("{half:X}"),
+            'c' => line.push(char::from(value as u8)),
+            // The verifier, which is not here, refuses a number for a text.
+            _text => line += "(a number)",
+        }
+    }
+    line + rest
 }
 
 /// Forgets all.

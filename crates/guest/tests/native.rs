@@ -45,6 +45,18 @@ host_functions! {
 }
 
 #[test]
+fn lines_are_printed() {
+    mock::reset();
+    bpf_guest::printk!("plain");
+    bpf_guest::printk!("<3>%d %x, 100%%", -1, u64::MAX);
+    bpf_guest::printk!("%llx %lld %s", u64::MAX, i64::MIN, c"a text",);
+    bpf_guest::printk!("%c%u %5d", b'a', true);
+    let expected = ["plain", "<3>-1 ffffffff, 100%", "ffffffffffffffff -9223372036854775808 a text", "a1 %5d"];
+    assert_eq!(mock::printed(), expected);
+    assert!(mock::printed().is_empty());
+}
+
+#[test]
 fn maps_are_maps() {
     mock::reset();
     assert!(SMALL.get(&1).is_none());
