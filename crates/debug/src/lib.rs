@@ -11,6 +11,7 @@
 //! which are append-only. Files are opened when the registry is made, so that later calls cannot fail. A failed write
 //! is recorded for [`Registry::failure`] and ends all writing. In a forked child nothing is written or removed,
 //! because files and descriptors are the parent's.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![cfg_attr(not(feature = "tools"), allow(dead_code, reason = "tools read it, which this build does not have"))]
 

@@ -14,6 +14,7 @@
 //! Images follow docs/book/reference/abi.md: the program gets all argument registers and the hidden argument unchanged.
 //! A tree expects the address of the program in rax (x86-64) or x16 (arm64), which carry no argument, and overwrites
 //! r10 (x14, x17).
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 #![cfg_attr(not(feature = "emit"), allow(dead_code, reason = "generators read it, which this build does not have"))]
