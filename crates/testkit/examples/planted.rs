@@ -1,7 +1,7 @@
 //! Contained programs under planted bugs of the verifier, at length: for each bug, generated programs that it alone
 //! lets through run as machine code beside canaries.
 //!
-//! The first programs are the refused ones of the verifier's pairs.
+//! The first programs are the refused ones of the verifier's pairs, and the programs in the sources of its tests.
 //!
 //! `cargo run -p bpf-testkit --features planted --example planted -- [programs] [first seed] [file]`; `cargo xtask soak
 //! --contained --faults` is that. With a file, up to three programs for each bug are written to it, made smaller, those
@@ -11,6 +11,7 @@ use bpf_isa::{Program, assemble};
 use bpf_testkit::generate::Choices;
 use bpf_testkit::soundness::planted::{Bug, Planted, Thanks, print};
 use bpf_testkit::soundness::{self, Context, Generated};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Programs of each bug that are kept.
@@ -44,7 +45,29 @@ impl Row {
     }
 }
 
-/// The refused programs of the verifier's pairs, in each context.
+/// The programs in the sources of the verifier's tests: each string that assembles, as it is or with an end.
+fn of_tests() -> Vec<Program> {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../verifier/tests");
+    let files = ["verify", "certify"].map(|folder| std::fs::read_dir(tests.join(folder)).into_iter().flatten());
+    let mut paths: Vec<_> = files.into_iter().flatten().flatten().map(|file| file.path()).collect();
+    paths.sort();
+    let mut programs = Vec::new();
+    for source in paths.iter().filter_map(|path| std::fs::read_to_string(path).ok()) {
+        // The strings, and what lies between them where a quote stands for something else: that does not assemble.
+        for text in source.split('"') {
+            let text = text.replace("\\\n", " ").replace("\\n", "\n").replace(';', "\n");
+            if !text.contains('=') {
+                continue;
+            }
+            let ended = format!("r0 = 0\n{text}\nr0 = 0\nexit");
+            let assembled = [text, ended].into_iter().filter_map(|text| Program::new(assemble(&text).ok()?).ok());
+            programs.extend(assembled);
+        }
+    }
+    programs
+}
+
+/// The refused programs of the verifier's pairs, and those of its other tests, in each context.
 fn pairs() -> Vec<Generated> {
     let text = include_str!("../../verifier/tests/pairs.txt");
     let refused = text.split("\n== ").skip(1).filter_map(|pair| {
@@ -56,10 +79,11 @@ fn pairs() -> Vec<Generated> {
         [Context::Xdp, Context::Raw, Context::Skb].map(|context| {
             let globals = vec![None; program.subprogs().len()];
             let program = program.clone();
-            Generated { program, context, globals, maps: 0xfff, lens: vec![14], ordered: false, lured: true }
+            let lens = vec![14, 0, 1, 64];
+            Generated { program, context, globals, maps: 0xfff, lens, ordered: false, lured: true }
         })
     };
-    refused.flat_map(in_each).collect()
+    refused.chain(of_tests()).flat_map(in_each).collect()
 }
 
 fn main() -> ExitCode {
