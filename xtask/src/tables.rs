@@ -8,10 +8,8 @@ use crate::shell;
 use std::{collections::BTreeSet, fs};
 
 /// Calls that no test makes fail, and why.
-const NOT_MADE_TO_FAIL: &[(&str, &str)] = &[
-    ("ThreadKey", "one for the whole process, made before a test can ask for anything"),
-    ("ThreadStack", "asked for once a thread, by a crate whose tests are not given the injector"),
-];
+const NOT_MADE_TO_FAIL: &[(&str, &str)] =
+    &[("ThreadKey", "one for the whole process, made before a test can ask for anything")];
 
 /// Instead of a figure: no generated program finds the fault.
 const NONE: &str = "none";

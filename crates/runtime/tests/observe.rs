@@ -635,6 +635,61 @@ impl Observer for PanicsAt {
     }
 }
 
+/// A payload that panics when it is dropped.
+struct Payload;
+
+impl Drop for Payload {
+    fn drop(&mut self) {
+        std::panic::resume_unwind(Box::new("the payload"));
+    }
+}
+
+impl Observer for Payload {
+    fn step(&mut self, _: &Observed<'_>) -> bool {
+        std::panic::resume_unwind(Box::new(Payload))
+    }
+}
+
+/// A subscriber of `tracing` that panics.
+struct Told;
+
+impl tracing::Subscriber for Told {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event()
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        std::panic::resume_unwind(Box::new("told"));
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Two panics at a time would end the process.
+#[test]
+fn the_panic_of_an_observer_goes_on_before_that_of_a_subscriber() {
+    let engine = Engine::new(Config::new().mode(Mode::Interpreter)).unwrap();
+    let insns = assemble("r0 = 1\nexit").unwrap();
+    let one: Program<Raw, ()> = Linker::<()>::new(&engine).loader::<Raw>().insns("one", insns).unwrap();
+    let mut observer = std::mem::ManuallyDrop::new(Payload);
+    let thrown = tracing::subscriber::with_default(Told, || {
+        let observed = || one.run_observed(&mut (), &mut [], &mut *observer).is_ok();
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(observed)).unwrap_err()
+    });
+    assert!(thrown.is::<Payload>());
+    std::mem::forget(thrown);
+}
+
 /// A panic in the comparison of a tree leaves no node claimed that is in no tree: a later run would take the object of
 /// such a node out of the tree while it is dead.
 #[test]

@@ -62,6 +62,9 @@ pub(super) struct Current {
 thread_local! {
     /// The innermost run that the thread polls.
     static CURRENT: Cell<Option<Current>> = const { Cell::new(None) };
+    /// How many runs the thread polls, each inside the one before: 0 also where a host that switched away from a poll
+    /// has left a [`CURRENT`].
+    static POLLS: Cell<u32> = const { Cell::new(0) };
     /// The runs outside of it whose engine is not that of the run next inside.
     static OTHERS: Cell<Vec<Current>> = const { Cell::new(Vec::new()) };
 }
@@ -90,6 +93,7 @@ impl Polling {
     // Inlined: a caller would store fields that wider loads here wait for.
     #[inline(always)]
     pub(super) fn begin(run: Current) -> Polling {
+        POLLS.set(POLLS.get() + 1);
         let outer = CURRENT.replace(Some(run));
         let other = outer.filter(|outer| outer.fibers != run.fibers);
         let listed = other.is_some_and(|other| with_others(|others| others.push(other)).is_some());
@@ -100,15 +104,16 @@ impl Polling {
 impl Drop for Polling {
     fn drop(&mut self) {
         CURRENT.set(self.outer);
+        POLLS.set(POLLS.get() - 1);
         if self.listed {
             with_others(Vec::pop);
         }
     }
 }
 
-/// Returns whether this thread polls a run of any engine.
-pub(crate) fn is_polling() -> bool {
-    CURRENT.get().is_some()
+/// Returns whether this thread polls a run of an engine's fibers.
+pub(crate) fn is_polling(fibers: usize) -> bool {
+    POLLS.get() != 0 && polled(fibers).is_some()
 }
 
 /// Returns the innermost run of an engine's fibers that this thread polls.

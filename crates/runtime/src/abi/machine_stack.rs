@@ -62,13 +62,11 @@ pub(crate) fn enter(low: u64, len: u64) -> Outer {
 
 /// Returns whether this thread is on a signal stack, so must not switch to the stack of a run: the system would take
 /// the signal stack for free then, and the next signal would overwrite it. Costs a system call on stacks whose ends
-/// are unknown.
+/// are unknown. They are not requested here, which may be in a handler.
 pub(crate) fn on_signal_stack() -> bool {
-    if BOUNDS.get() == UNASKED {
-        request();
-    }
     let (low, len) = BOUNDS.get();
-    stack_pointer().wrapping_sub(low) > len && thread::signal_stack().is_some()
+    let inside = (low, len) != EVERYWHERE && stack_pointer().wrapping_sub(low) <= len;
+    !inside && thread::signal_stack().is_some()
 }
 
 /// Requests the ends of this thread's stack.

@@ -3,7 +3,7 @@
 //! Emitted code leaves a reason and the number of the instruction in the [`RunCtx`](bpf_jit_code::RunCtx), and an
 //! address in the code, by which [`Roots`] finds the program.
 //!
-//! Invariant: these functions are called only at the end of a stopped run, inside its guard.
+//! Invariant: the functions of [`Run`] are called only at the end of a stopped run, inside its guard.
 
 use crate::abi::critical::Critical;
 use crate::abi::roots::{Roots, StoppedAt};

@@ -6,15 +6,16 @@
 //! between two programs. An interruption that comes between two of them, or after the last check of one, ends the run
 //! before the next one ([`crate::abi::whole`]).
 
-use crate::abi::critical::{Critical, unboxed};
+use crate::abi::critical::{self, Critical, unboxed};
 use crate::abi::limits::RunLimits;
+use crate::abi::machine_stack::on_signal_stack;
 use crate::abi::watch::word_of;
 use crate::abi::whole::Ends;
 use crate::attach::published::List;
 use crate::engine::Engine;
 use crate::error::RunError;
 use crate::exec::asleep::{Asleep, AsyncTerms, Begun};
-use crate::handle::run_async::{Lent, SettlesAtLast, is_refused};
+use crate::handle::run_async::{Lent, SettlesAtLast};
 use bpf_dispatcher::HookPolicy;
 use bpf_quiesce::drop_payload;
 use core::fmt;
@@ -30,7 +31,7 @@ use std::sync::Arc;
 /// ends as a [`crate::run::RunAsync`] does.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct HookRunAsync<'r, D, H> {
-    /// Not dropped where a signal handler is refused ([`is_refused`]).
+    /// Not dropped in a signal handler that interrupted a section or, if the run waits, is on a signal stack.
     held: ManuallyDrop<Held>,
     lent: Lent<'r, D, H>,
 }
@@ -102,7 +103,7 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
                         AsyncTerms { of: Some(word_of(held.identity.identity())), limits: held.limits.as_ref() };
                     // SAFETY: context and `H` are those of the list's programs (`new`). No other of them has a run now.
                     // It is over before the list, which keeps the program, and before `lent` is dropped, by `Drop`, or
-                    // all of this is forgotten; it is pinned.
+                    // is forgotten with the list, and then nobody resumes or drops its frames; `lent` is pinned.
                     match unsafe { self.lent.begin(&listed.program, terms, cx) } {
                         Begun::Over(result) => Poll::Ready(result),
                         Begun::Waits(run) => {
@@ -114,7 +115,7 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
             };
             let Poll::Ready(verdict) = polled else { return Poll::Pending };
             if held.waits.as_ref().is_some_and(Asleep::waits) {
-                // Refused in a signal handler.
+                // Refused in a signal handler, or too deep in other runs.
                 return Poll::Ready(verdict.map_err(unboxed));
             }
             let moved = held.waits.take().and_then(|run| run.moved_deadline());
@@ -146,7 +147,7 @@ impl Held {
 
 impl<D, H> Drop for HookRunAsync<'_, D, H> {
     fn drop(&mut self) {
-        if is_refused() {
+        if critical::interrupted() || self.held.waits.is_some() && on_signal_stack() {
             // As for a `RunAsync`.
             return;
         }
@@ -167,7 +168,11 @@ impl<D, H: 'static> Future for HookRunAsync<'_, D, H> {
     fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         // SAFETY: nothing is moved out of it.
         let this = unsafe { self.get_unchecked_mut() };
-        if is_refused() {
+        let sleeps = |held: &Held| {
+            let list = held.list.as_ref().and_then(|list| list.as_ref().ok());
+            list.is_some_and(|list| list.iter().any(|listed| listed.program.is_sleepable()))
+        };
+        if critical::interrupted() || on_signal_stack() && sleeps(&this.held) {
             // The run goes on when it is polled later.
             return Poll::Ready(Err(RunError::Signal));
         }
@@ -180,7 +185,12 @@ impl<D, H: 'static> Future for HookRunAsync<'_, D, H> {
         let polled = catch_unwind(AssertUnwindSafe(|| this.go_on(&list, cx)));
         drop(list);
         // A run that has thrown is over, as a `RunAsync` is: its program must not begin again.
-        if matches!(polled, Ok(Poll::Pending | Poll::Ready(Err(RunError::Signal)))) {
+        let is_refused = match polled {
+            Ok(Poll::Ready(Err(RunError::Signal))) => true,
+            Ok(Poll::Ready(Err(RunError::TooDeep { .. }))) => this.held.waits.as_ref().is_some_and(Asleep::waits),
+            _ => false,
+        };
+        if is_refused || matches!(polled, Ok(Poll::Pending)) {
             return polled.unwrap_or(Poll::Pending);
         }
         let ended = catch_unwind(AssertUnwindSafe(|| this.held.end()));

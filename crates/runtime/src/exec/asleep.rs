@@ -223,10 +223,12 @@ impl Loaded {
     }
 }
 
-/// Counts a run on this thread's stack, if it is inside another run: in a guard, or in a run that the thread polls.
+/// Counts a run on this thread's stack, if it is inside another run of its engine: in a guard, or in a run that the
+/// thread polls.
 /// The host's future of a run that has waited is polled in no guard.
 fn nesting(engine: &EngineInner, limit: u32) -> Result<Option<Nesting>, RunError> {
-    (engine.domain.in_guard() || around::is_polling()).then(|| Nesting::enter(limit)).transpose()
+    let fibers = core::ptr::from_ref(&*engine.runs.fibers).addr();
+    (engine.domain.in_guard() || around::is_polling(fibers)).then(|| Nesting::enter(limit)).transpose()
 }
 
 fn boxed<E: Into<RunError>>(error: E) -> Box<RunError> {
@@ -276,8 +278,11 @@ impl Asleep {
         if engine.domain.is_forked() {
             return Poll::Ready(self.lose(None));
         }
-        // Not limited: the run was when it began.
-        let _nested = nesting(engine, u32::MAX);
+        // Also where the run began outside of the runs that it is polled in now: all of these are on this stack.
+        let nested = match nesting(engine, engine.runs.config.max_nested) {
+            Ok(nested) => nested,
+            Err(error) => return Poll::Ready(Err(boxed(error))),
+        };
         let polling = fiber.polls(fibers, engine.runs.busy(), engine.runs.levels());
         let asked = may_be_ended(program) && fiber.is_asked();
         let polled = if asked {
@@ -293,7 +298,7 @@ impl Asleep {
             }));
             match polled {
                 Ok(Poll::Pending) => {
-                    drop(polling);
+                    drop((polling, nested));
                     return self.park(cx);
                 }
                 Ok(Poll::Ready(())) => Polled::Ready,
@@ -305,7 +310,7 @@ impl Asleep {
         // The future may have forked.
         if engine.domain.is_forked() {
             let thrown = if let Polled::Panicked(panic) = polled { Some(panic) } else { None };
-            drop(polling);
+            drop((polling, nested));
             return Poll::Ready(self.lose(thrown));
         }
         let mut guard = None;
@@ -329,7 +334,7 @@ impl Asleep {
             Polled::Ended => (unsafe { fiber.cancel(cx, None) }, None),
         };
         // Wakers and later runs on this stack are not inside the run.
-        drop(polling);
+        drop((polling, nested));
         match (step, refused) {
             (Step::Waits(call), None) => {
                 drop(guard);
@@ -344,12 +349,14 @@ impl Asleep {
             (step, refused) => {
                 let result = self.over(step, guard);
                 // The result of a run that is given up has no value of a host.
+                let refused = refused.filter(|_| !program.engine.domain().is_forked());
                 Poll::Ready(refused.map_or(result, |error| Err(boxed(error))))
             }
         }
     }
 
-    /// Returns whether the run is not over: it waits, or a poll was refused with [`RunError::Signal`].
+    /// Returns whether the run is not over: it waits, or a poll was refused ([`RunError::Signal`],
+    /// [`RunError::TooDeep`]).
     pub(crate) fn waits(&self) -> bool {
         self.fiber.is_some()
     }
@@ -380,12 +387,15 @@ impl Asleep {
     }
 
     /// Gives up a run that waits, in a forked child. The emitted code that its frames are of is not mapped there, so
-    /// its stack stays as it is, and its host's future is dropped from this one.
+    /// its stack stays as it is, and its host's future is dropped from this one. Beyond the depth that runs may
+    /// have, it is forgotten.
     fn lose(&mut self, thrown: Option<Box<dyn Any + Send>>) -> Outcome {
         let fiber = self.fiber.take();
         let mut thrown = thrown.or_else(|| fiber.as_ref().and_then(|fiber| fiber.thrown()));
         core::mem::forget(fiber);
-        if let Some(call) = self.call.take() {
+        // The destructors of runs that this run's future has are all on this stack.
+        let nested = Nesting::enter(self.program().engine.0.runs.config.max_nested);
+        if let (Some(call), Ok(_)) = (self.call.take(), &nested) {
             // SAFETY: the call lies on the stack of the run, which nobody resumes.
             let call = unsafe { &mut *call };
             let dropped = catch_unwind(AssertUnwindSafe(|| {

@@ -3,7 +3,7 @@
 use crate::exec::watch::{Place, Watch};
 use bpf_interp::Machine;
 use bpf_isa::{Insn, InsnIdx};
-use bpf_quiesce::caught;
+use bpf_quiesce::{caught, drop_payload};
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -11,7 +11,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// A tool that looks at a run before each instruction: [`Program::run_observed`](crate::Program::run_observed),
 /// [`Recording::replay`](crate::observe::Recording::replay).
 pub trait Observer {
-    /// Called before each instruction. Returns whether the run goes on.
+    /// Called before each instruction. Returns whether the run goes on: if not, it ends with
+    /// [`RunError::Access`](crate::RunError::Access) at this instruction. A panic of the observer ends the run too, and
+    /// goes on when the run is over.
     fn step(&mut self, step: &Observed<'_>) -> bool;
 }
 
@@ -100,14 +102,19 @@ impl<'o> Observing<'o> {
         Observing { observer, goes_on: true, panicked: None }
     }
 
-    /// Returns the result of the run, which is over. The panic of the observer, if there was one, goes on.
-    pub(crate) fn finish<T>(self, result: T) -> T {
-        match self.panicked {
-            Some(panic) => {
-                let _ = caught(|| drop(result));
+    /// Returns the result of the run, which is over. The panic of the observer, if there was one, goes on; a second
+    /// one, of a subscriber that was told of the run's end, is dropped behind it.
+    pub(crate) fn finish<T>(self, result: std::thread::Result<T>) -> T {
+        match (self.panicked, result) {
+            (None, Ok(result)) => result,
+            (None, Err(panic)) => resume_unwind(panic),
+            (Some(panic), result) => {
+                match result {
+                    Ok(result) => drop(caught(|| drop(result))),
+                    Err(second) => drop_payload(second),
+                }
                 resume_unwind(panic)
             }
-            None => result,
         }
     }
 }

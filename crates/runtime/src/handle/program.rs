@@ -12,6 +12,7 @@ use crate::handle::run_async::{Lent, RunAsync};
 use crate::program::loaded::Loaded;
 use core::marker::PhantomData;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -185,7 +186,9 @@ impl<C: Context, H: 'static> Program<C, H> {
         }
         let (parts, mut observing) = (C::parts(&mut data), Observing::new(observer));
         // SAFETY: as in `run`.
-        let result = unsafe { self.loaded.run_watched(what, core::ptr::from_mut(host).cast(), parts, &mut observing) };
+        let run = || unsafe { self.loaded.run_watched(what, core::ptr::from_mut(host).cast(), parts, &mut observing) };
+        // A subscriber that is told of the stop may panic, while the observer's panic is kept.
+        let result = catch_unwind(AssertUnwindSafe(run));
         observing.finish(result)
     }
 

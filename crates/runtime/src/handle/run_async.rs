@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// `D` is the context's data ([`crate::Context::Data`]). It is `Send` if data and host state are.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct RunAsync<'r, D, H> {
-    /// Not dropped where a signal handler is refused ([`is_refused`]).
+    /// Not dropped in a signal handler that interrupted a section or, if the run waits, is on a signal stack.
     held: ManuallyDrop<Held>,
     lent: Lent<'r, D, H>,
 }
@@ -88,12 +88,6 @@ impl<'r, D, H: 'static> Lent<'r, D, H> {
     }
 }
 
-/// Returns whether the caller is a signal handler that may neither begin, poll nor end a run: it has interrupted a
-/// section, or is on a signal stack.
-pub(crate) fn is_refused() -> bool {
-    critical::interrupted() || on_signal_stack()
-}
-
 /// Settles a domain when it is dropped.
 pub(crate) struct SettlesAtLast<'d>(pub(crate) &'d Domain);
 
@@ -132,8 +126,8 @@ impl<'r, D, H: 'static> RunAsync<'r, D, H> {
 
 impl<D, H> Drop for RunAsync<'_, D, H> {
     fn drop(&mut self) {
-        if is_refused() {
-            // The handler may have interrupted the allocator. All of the run is forgotten.
+        if critical::interrupted() || matches!(self.held.state, State::Waits(_)) && on_signal_stack() {
+            // The handler may have interrupted the allocator, or may not switch stacks. The run is forgotten.
             return;
         }
         // SAFETY: not used again.
@@ -157,7 +151,7 @@ impl<D, H: 'static> Future for RunAsync<'_, D, H> {
         // SAFETY: nothing is moved out of it.
         let this = unsafe { self.get_unchecked_mut() };
         let held = &mut *this.held;
-        if held.program.is_sleepable() && is_refused() {
+        if held.program.is_sleepable() && (critical::interrupted() || on_signal_stack()) {
             return Poll::Ready(Err(RunError::Signal));
         }
         let result = match &mut held.state {
@@ -165,7 +159,8 @@ impl<D, H: 'static> Future for RunAsync<'_, D, H> {
                 held.state = State::Over;
                 let terms = AsyncTerms { of: None, limits: held.limits.as_ref() };
                 // SAFETY: context and `H` are the program's (`new`). It is the only run, as the state says. It is over
-                // before `lent` and the program are dropped, by `Drop`, or all of this is forgotten; it is pinned.
+                // before `lent` and the program are dropped, by `Drop`, or is forgotten, and then its program is kept
+                // and nobody resumes or drops its frames; `lent` is pinned.
                 match unsafe { this.lent.begin(&held.program, terms, cx) } {
                     Begun::Over(result) => result,
                     Begun::Waits(run) => {

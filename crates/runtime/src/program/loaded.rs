@@ -23,7 +23,7 @@ use crate::program::table::{self, HostType, Kind, Member, ProgTable};
 use crate::program::unit::{Ready, Unit};
 use bpf_isa::InsnIdx;
 use bpf_jit_code::FrameShape;
-use bpf_quiesce::{Domain, Owned};
+use bpf_quiesce::{Domain, Owned, caught};
 use bpf_verifier::ContextLayout;
 use std::any::Any;
 use std::fmt;
@@ -433,7 +433,12 @@ impl Loaded {
         match catch_unwind(AssertUnwindSafe(|| trace::stopped(&self.name, &error, apart))) {
             Ok(()) => error,
             Err(panic) => {
-                dropped_outside(error);
+                if apart {
+                    dropped_outside(error);
+                } else {
+                    // Only who has entered a section leaves it, and a handler may be here.
+                    let _ = caught(|| drop(error));
+                }
                 resume_unwind(panic)
             }
         }

@@ -387,3 +387,62 @@ fn runs_that_begin_after_a_wait_are_nested_as_deep_as_others() {
         assert_eq!(block_on(load(&waits(&engine), ONCE).run_async(&mut 0, &mut [])).unwrap(), 7);
     }
 }
+
+type Owned = Pin<Box<dyn Future<Output = Result<u64, RunError>> + Send>>;
+
+/// Runs that each begin outside of the others, and are awaited inside one another: the depth is that of their polls,
+/// all of which are on one stack.
+#[test]
+fn runs_that_began_outside_are_polled_inside_others_to_the_same_depth() {
+    for engine in engines(|config| config.max_nested_runs(4)) {
+        let mut linker = Linker::<Option<Owned>>::new(&engine);
+        linker
+            .func_async(1001, "join", async |mut c: AsyncCaller<'_, Option<Owned>>| -> Result<u64, HelperError> {
+                let inner = c.host().take();
+                after(1).await;
+                match inner {
+                    Some(inner) => inner.await.map_err(HelperError::new),
+                    None => Ok(7),
+                }
+            })
+            .unwrap();
+        let program = load(&linker, "call 1001\nexit");
+        for count in [1, 4, 5, 3000] {
+            let mut last: Option<Owned> = None;
+            for _ in 0..count {
+                let (program, mut host) = (program.clone(), last.take());
+                let mut run: Owned = Box::pin(async move { program.run_async(&mut host, &mut []).await });
+                assert!(poll(run.as_mut()).is_pending());
+                last = Some(run);
+            }
+            match block_on(last.unwrap()) {
+                Ok(result) => assert!(count <= 4 && result == 7),
+                Err(error) => assert!(count > 4 && error.to_string().contains("nested more than 4 deep"), "{error}"),
+            }
+            assert_eq!(engine.async_runs(), 0);
+        }
+    }
+}
+
+/// Runs of another engine do not count.
+#[test]
+fn runs_inside_those_of_another_engine_are_not_nested() {
+    for (inner, outer) in engines(|config| config.max_nested_runs(1)).iter().zip(engines(|config| config)) {
+        let once = load(&waits(inner), ONCE);
+        for polls in [0, 1] {
+            let mut linker = Linker::<()>::new(&outer);
+            let once = once.clone();
+            linker
+                .func_async(1001, "runs", move |_: AsyncCaller<'_, ()>| {
+                    let once = once.clone();
+                    async move {
+                        after(polls).await;
+                        once.run_async(&mut 0, &mut []).await.map_err(HelperError::new)
+                    }
+                })
+                .unwrap();
+            let runs = load(&linker, "call 1001\nexit");
+            assert_eq!(block_on(runs.run_async(&mut (), &mut [])).unwrap(), 7, "after {polls} polls");
+        }
+    }
+}
