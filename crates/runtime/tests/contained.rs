@@ -221,6 +221,16 @@ fn what_cannot_be_contained_is_refused_by_type() {
     // A callback.
     let callback = "r1 = 3\nr2 = subprog[callback]\nr3 = 0\nr4 = 0\ncall 181\nr0 = 0\nexit\ncallback: r0 = 0\nexit";
     assert!(matches!(why(callback), (_, Escape::Argument { arg: 2, .. })), "{:?}", why(callback));
+    // A wrong access could overwrite the lock.
+    let locked = Map::create(MapDef::new("locked", MapType::Array, 4, 24, 2).spin_lock(8), engine.domain()).unwrap();
+    let look_up = "*(u32 *)(r10 - 4) = 0\nr2 = r10\nr2 += -4\nr1 = map[fd:0]\ncall 1\nr0 = 0\nexit";
+    let loader = linker.loader::<Raw>().contained(true).maps(&[&locked]);
+    match loader.insns("locked", assemble(look_up).unwrap()) {
+        Err(LoadError::Uncontained { source, .. }) => {
+            assert!(matches!(&source.why, Escape::Fields(map) if map == "locked"))
+        }
+        other => panic!("{other:?}"),
+    }
     // SAFETY: it is refused.
     let unverified = unsafe { linker.loader::<Raw>().contained(true).unverified(true) };
     let refused = unverified.insns("unverified", assemble("r0 = 0\nexit").unwrap());
@@ -274,9 +284,16 @@ fn contradictory_settings_are_an_error() {
         let config = Config::untrusted().debug(|debug| debug.gdb(true));
         assert!(matches!(Engine::new(config), Err(EngineError::Contradiction { .. })));
     }
+    // `Debug` shows these of the settings that docs/book/explanation/tenants.md lists.
     let config = Config::untrusted();
     let text = format!("{config:?}");
-    for set in ["contained: true", "interruptible: true", "budget: Some(1048576)", "blind_constants: true"] {
+    for set in [
+        "contained: true",
+        "interruptible: true",
+        " budget: Some(1048576)",
+        "blind_constants: true",
+        "straight_line: true",
+    ] {
         assert!(text.contains(set), "{set} in {text}");
     }
     let linker = Linker::<()>::new(&Engine::new(config).unwrap());

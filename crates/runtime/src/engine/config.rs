@@ -136,6 +136,7 @@ impl Config {
     ///   sooner;
     /// * `Hardening::blind_constants`: a program's constants do not appear in its machine code, so that its author
     ///   cannot choose the bytes of executable memory;
+    /// * `Hardening::straight_line`: a barrier follows each return and indirect jump;
     /// * `packs.random_offset` and `packs.guards`: the place of a program's code within a pack is random, and
     ///   inaccessible memory lies between packs;
     /// * `memory_limit` of 256 MiB for the engine and `object_memory_limit` of 16 MiB for one map: give each tenant an
