@@ -18,7 +18,7 @@ pub enum Object {
     /// The context region with this index. Offsets count from its start.
     Region(u8),
     /// An object of known size, whose start the code keeps beside the pointer where no program can write ([`Home`]).
-    /// Offsets count from that start. It begins at a multiple of 8.
+    /// Offsets count from that start. It begins at a multiple of 8, but for a slice of a dynptr.
     Held {
         /// Its bytes.
         bytes: u32,
@@ -183,7 +183,16 @@ impl Contained {
 
     /// The bytes of memory that is used where there is no object.
     pub fn sink_bytes(&self) -> usize {
-        self.sink.max(Contained::MAX_CONSTANT + Contained::MAX_ACCESS) as usize
+        let in_region =
+            |passed: &Passed| matches!(passed, Passed::Pointer { place: Place { object: Object::Region(_), .. }, .. });
+        let parts = if self.calls.iter().flatten().any(in_region) { 5 } else { 0 };
+        self.sink.max(Contained::MAX_CONSTANT + Contained::MAX_ACCESS).max(parts * Contained::MAX_ACCESS) as usize
+    }
+
+    /// The offset in that memory of the bytes that argument `i` of a call gets in place of bytes outside of its region.
+    /// No two arguments of a call share a byte: a host function may have an exclusive reference to each.
+    pub fn sink_part(i: usize) -> i64 {
+        i as i64 * i64::from(Contained::MAX_ACCESS)
     }
 
     /// Returns the confinement of the instruction at `slot`.

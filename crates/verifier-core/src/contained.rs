@@ -829,7 +829,11 @@ impl Analysis<'_> {
                 let function = &mut self.functions[self.sub.index()];
                 match constant.and_then(|at| u32::try_from(-at).ok()) {
                     Some(depth) => function.deepest = function.deepest.max(depth),
-                    None => function.variable = true,
+                    None => {
+                        function.variable = true;
+                        // Room for the bytes at the start of the frame, whatever depth was proven.
+                        function.deepest = function.deepest.max(bytes);
+                    }
                 }
                 (Object::Frame, constant)
             }
@@ -840,6 +844,8 @@ impl Analysis<'_> {
                 too_large(Contained::MAX_ACCESS)?;
                 (Object::Region(region), within(0, Contained::MAX_CONSTANT.into()))
             }
+            // A slice begins at any byte.
+            Target::Held { class: Class::Slice, .. } if align > 1 => return Err(Escape::Atomic),
             Target::Held { bytes: of, .. } => {
                 too_large(of)?;
                 (Object::Held { bytes: of }, within(0, of.into()))

@@ -216,6 +216,12 @@ impl<S: Sink> FuncLowerer<'_, S> {
         dst
     }
 
+    /// Returns the address of the part of the sink that argument `i` of a call gets: no two arguments share a byte.
+    fn sink_of(&mut self, i: usize) -> VReg {
+        let sink = self.sink();
+        self.sum(sink, Contained::sink_part(i))
+    }
+
     fn number(&mut self, imm: i64) -> VReg {
         let dst = self.fresh();
         self.op(Op::Mov { width: Width::W64, dst, src: Val::Imm(imm) });
@@ -307,7 +313,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
             }
             (Object::Region(region), None) => {
                 let pointer = self.read(base);
-                let address = self.in_region(pointer, off, region, bytes);
+                let sink = self.sink();
+                let address = self.in_region(pointer, off, (region, sink), bytes);
                 if atomic {
                     let address = self.bin(BinOp::And, address, Val::Imm(-bytes));
                     Mem::new(Base::Reg(address), 0)
@@ -324,18 +331,19 @@ impl<S: Sink> FuncLowerer<'_, S> {
     fn index(&mut self, pointer: VReg, off: i64, (start, of): (VReg, i64), bytes: i64) -> VReg {
         let at = self.bin(BinOp::Sub, pointer, Val::Reg(start));
         let at = self.sum(at, off);
+        // The analysis accepts no access that is larger than its object.
+        debug_assert!(bytes <= of, "{bytes} bytes of {of}");
         let none = self.number(0);
         self.confine(at, Val::Imm((of - bytes + 1).max(0)), at, none)
     }
 
     /// Computes the pointer moved by `off` if the `bytes` bytes there are in the region, or else the address of the
     /// sink.
-    fn in_region(&mut self, pointer: VReg, off: i64, region: u8, bytes: i64) -> VReg {
+    fn in_region(&mut self, pointer: VReg, off: i64, (region, sink): (u8, VReg), bytes: i64) -> VReg {
         let (start, _, _) = self.region_bounds(region);
         let address = self.sum(pointer, off);
         let at = self.bin(BinOp::Sub, address, Val::Reg(start));
         let limit = self.limit_of(region, bytes);
-        let sink = self.sink();
         self.confine(at, Val::Reg(limit), address, sink)
     }
 
@@ -501,12 +509,13 @@ impl<S: Sink> FuncLowerer<'_, S> {
                     if last < min_len {
                         return self.sum(start, at);
                     }
-                    let (yes, no, last) = (self.sum(start, at), self.sink(), self.number(last.max(0)));
+                    let (yes, no, last) = (self.sum(start, at), self.sink_of(i), self.number(last.max(0)));
                     self.confine(last, Val::Reg(len), yes, no)
                 }
                 (Object::Region(region), None) => {
                     let pointer = self.read(reg);
-                    let address = self.in_region(pointer, 0, region, bytes);
+                    let sink = self.sink_of(i);
+                    let address = self.in_region(pointer, 0, (region, sink), bytes);
                     aligned(self, address)
                 }
                 (Object::Frame | Object::Held { .. } | Object::Context, at) => {

@@ -95,8 +95,10 @@ pub(crate) struct Granted<'p> {
     sockets: Vec<(u64, bool)>,
     /// Records of user ring buffers whose callbacks are running, innermost last.
     dynptrs: Vec<u64>,
-    /// Objects on the stack that lead to other memory, made since the run last slept: of sleepable programs.
+    /// Iterators on the stack that lead to other memory, made since the run last slept: of sleepable programs.
     locals: BTreeSet<u64>,
+    /// The content of each dynptr on the stack that was made since the run last slept.
+    made: BTreeMap<u64, [u8; 16]>,
     /// Whether some value holds objects.
     kptrs: bool,
 }
@@ -248,6 +250,7 @@ impl<'p> Granted<'p> {
         self.others.retain(|extent| extent.lasts);
         self.inner.clear();
         self.locals.clear();
+        self.made.clear();
         let (apart, others) = (&self.apart, &self.others);
         let is_kept = |at: u64| apart.contains_key(&at) || others.iter().any(|extent| extent.start == at);
         self.sockets.retain(|(at, _)| is_kept(*at));
@@ -261,6 +264,21 @@ impl<'p> Granted<'p> {
     /// Whether an object was made there, and the run has not slept since.
     pub(crate) fn has_local(&self, at: u64) -> bool {
         self.locals.contains(&at)
+    }
+
+    /// A dynptr on the stack has this content.
+    pub(crate) fn set_dynptr(&mut self, at: u64, content: [u8; 16]) {
+        self.made.insert(at, content);
+    }
+
+    /// The content of the dynptr there, if one was made and the run has not slept since.
+    pub(crate) fn dynptr(&self, at: u64) -> Option<[u8; 16]> {
+        self.made.get(&at).copied()
+    }
+
+    /// The dynptr there is ended.
+    pub(crate) fn end_dynptr(&mut self, at: u64) {
+        self.made.remove(&at);
     }
 
     /// A record of a user ring buffer is given to a callback.

@@ -9,6 +9,7 @@ pub(crate) mod given;
 use crate::abi::limits::Checks;
 use crate::abi::run::{Run, word};
 use crate::abi::stop::OUT_OF_BOUNDS;
+use crate::call::helpers::dynptr::Dynptr;
 use crate::call::spent::{Renewed, renew};
 use crate::context::Parts;
 use crate::error::{HelperError, RunError};
@@ -318,18 +319,17 @@ impl<'p, W: Watch> Host<'p, W> {
                 ArgKind::Local(kind @ Local::Interrupts { .. }, _) => {
                     memory[i] = self.check_memory(arg, kind.size().into(), OBJECT, caller)?;
                 }
-                // The local has a pointer. Only the verifier proves that the program has not overwritten it.
+                // The local has a pointer. Of an iterator, only the verifier proves that the program has not
+                // overwritten it: contained programs, of which that may be wrong, have none.
                 ArgKind::Local(kind @ (Local::Dynptr(_) | Local::Bits | Local::Buffer), usage) => {
                     Self::only_verified(bound, caller)?;
                     memory[i] = self.check_memory(arg, kind.size().into(), OBJECT, caller)?;
-                    if caller.code().0.is_sleepable() && kind != Local::Buffer {
+                    if caller.code().0.is_sleepable() && kind == Local::Bits {
                         self.check_local(arg, usage, caller)?;
                     }
                 }
-                ArgKind::Unused => {}
-                // Room where the dynptr is of a packet, which only the verifier can tell; and dynptrs are its
-                // programs'.
-                ArgKind::SliceBuffer => {}
+                // Room where the dynptr is of a packet: `restore_dynptrs`.
+                ArgKind::Unused | ArgKind::SliceBuffer => {}
                 ArgKind::ConstStr => self.check_text(arg, caller)?,
                 ArgKind::Socket { null: true, .. } if arg == 0 => {}
                 ArgKind::Socket { release, .. } => {
@@ -349,7 +349,55 @@ impl<'p, W: Watch> Host<'p, W> {
         Ok(map)
     }
 
-    /// Checks that an object on the stack, which leads to other memory, was made since the run last slept.
+    /// Writes to each dynptr that a call uses what it had when it was made or last used, over what the program may have
+    /// stored there: the proof that it has not may be wrong of a contained program. Checks the buffer of a slice, which
+    /// a function writes if the dynptr is of a packet.
+    fn restore_dynptrs(
+        &mut self,
+        bound: &Bound,
+        args: [u64; 5],
+        caller: &mut Caller<'_, '_, Running<'p>>,
+    ) -> Result<(), Stop> {
+        let mut buffer = false;
+        for (i, (kind, at)) in bound.proto.args.iter().zip(args).enumerate() {
+            match *kind {
+                ArgKind::Local(Local::Dynptr(_), LocalUse::Made) => {}
+                ArgKind::Local(Local::Dynptr(_), LocalUse::Read) if self.granted.is_dynptr(at) => {}
+                ArgKind::Local(Local::Dynptr(_), LocalUse::Read | LocalUse::Used | LocalUse::Ended) => {
+                    let Some(content) = self.granted.dynptr(at) else {
+                        return Err(caller.fail(format!("the object at {at:#x} was not made since the run last slept")));
+                    };
+                    caller.machine_mut().poke(at, &content);
+                    buffer |= Dynptr::uses_buffer(content);
+                }
+                ArgKind::SliceBuffer if buffer && at != 0 => {
+                    let len = args.get(i + 1).copied().unwrap_or(0) & u64::from(u32::MAX);
+                    self.check_memory(at, len, MemArg::WRITE, caller)?;
+                }
+                _other => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what the dynptrs that a call has used lead to.
+    fn keep_dynptrs(&mut self, bound: &Bound, args: [u64; 5], caller: &Caller<'_, '_, Running<'p>>) {
+        for (kind, at) in bound.proto.args.iter().zip(args) {
+            match *kind {
+                ArgKind::Local(Local::Dynptr(_), LocalUse::Made | LocalUse::Used) => {
+                    let mut content = [0; 16];
+                    // The memory is the run's: the call was checked.
+                    if caller.machine().peek(at, &mut content) {
+                        self.granted.set_dynptr(at, content);
+                    }
+                }
+                ArgKind::Local(Local::Dynptr(_), LocalUse::Ended) => self.granted.end_dynptr(at),
+                _other => {}
+            }
+        }
+    }
+
+    /// Checks that an iterator on the stack, which leads to other memory, was made since the run last slept.
     fn check_local(&mut self, at: u64, usage: LocalUse, caller: &Caller<'_, '_, Running<'p>>) -> Result<(), Stop> {
         match usage {
             LocalUse::Made => self.granted.add_local(at),
@@ -435,12 +483,14 @@ impl<'p, W: Watch> Host<'p, W> {
     ) -> Result<u64, Stop> {
         self.watch.call_begins(caller.machine(), &bound.proto);
         let result = self.call(bound, args, caller);
+        self.keep_dynptrs(bound, args, caller);
         self.watch.call_ends(caller.machine(), caller.at(), &bound.proto, &result);
         result
     }
 
     fn call(&mut self, bound: &Bound, args: [u64; 5], caller: &mut Caller<'_, '_, Running<'p>>) -> Result<u64, Stop> {
         let map = self.check(bound, args, caller)?;
+        self.restore_dynptrs(bound, args, caller)?;
         let [r1, r2, r3, r4, r5] = args;
         if let Some(last) = self.locks.last() {
             match bound.proto.effect {

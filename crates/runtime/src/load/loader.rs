@@ -183,8 +183,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// always compiled at [`OptLevel::Speed`]. [`crate::Config::contained`] by default; `false` is for programs of the
     /// host's own in a contained engine. A program with a pointer whose object is not known without the proofs, or a
     /// call that cannot be bounded, is refused ([`LoadError::Uncontained`]). The page "Tenants that do not trust each
-    /// other" of the book lists these cases, and the threats that are covered. The interpreter checks every access
-    /// anyway; there, only the refusals and the budget apply.
+    /// other" of the book lists these cases, and the threats that are covered. The interpreter checks that every
+    /// access is in memory of the run; besides, only the refusals and the budget apply there.
     ///
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, isa::assemble};

@@ -1,5 +1,7 @@
 //! Tests of the whole family, in one binary: examples, engines and generated programs compared, emitted code as text.
 
+#[cfg(feature = "planted")]
+mod believed;
 mod engines;
 mod examples;
 mod flow_dissector;

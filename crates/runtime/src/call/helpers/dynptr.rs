@@ -53,6 +53,12 @@ impl Dynptr {
         Dynptr { data: data.expose_provenance() as u64, size: len, offset: READ_ONLY }
     }
 
+    /// Whether a slice of the dynptr with this content may use the buffer that the call is given.
+    pub(crate) fn uses_buffer(content: [u8; 16]) -> bool {
+        let [.., a, b, c, d] = content;
+        u32::from_ne_bytes([a, b, c, d]) & KIND != 0
+    }
+
     fn is_read_only(self) -> bool {
         self.offset & READ_ONLY != 0
     }
