@@ -93,8 +93,11 @@ impl Polling {
     // Inlined: a caller would store fields that wider loads here wait for.
     #[inline(always)]
     pub(super) fn begin(run: Current) -> Polling {
-        POLLS.set(POLLS.get() + 1);
-        let outer = CURRENT.replace(Some(run));
+        // Wrapping, and none outside of the first: a host may have switched away from a poll, or gone on with it on
+        // another thread.
+        let polls = POLLS.get();
+        POLLS.set(polls.wrapping_add(1));
+        let outer = CURRENT.replace(Some(run)).filter(|_| polls != 0);
         let other = outer.filter(|outer| outer.fibers != run.fibers);
         let listed = other.is_some_and(|other| with_others(|others| others.push(other)).is_some());
         Polling { outer, listed }
@@ -104,7 +107,7 @@ impl Polling {
 impl Drop for Polling {
     fn drop(&mut self) {
         CURRENT.set(self.outer);
-        POLLS.set(POLLS.get() - 1);
+        POLLS.set(POLLS.get().wrapping_sub(1));
         if self.listed {
             with_others(Vec::pop);
         }

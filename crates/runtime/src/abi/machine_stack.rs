@@ -35,6 +35,9 @@ pub(crate) const INTERPRETER: u64 = 32 * 1024;
 /// Upper bound in bytes on frames of hooks and dispatchers, of the entry into emitted code, and of returning an error.
 const ENTRY: u64 = 2048;
 
+/// Bytes that no stack of limited size has.
+const ENORMOUS: u64 = 1 << 40;
+
 /// Bounds that contain no address.
 const NOWHERE: (u64, u64) = (1, 0);
 /// Bounds that contain every address, with room for any run.
@@ -65,7 +68,8 @@ pub(crate) fn enter(low: u64, len: u64) -> Outer {
 /// are unknown. They are not requested here, which may be in a handler.
 pub(crate) fn on_signal_stack() -> bool {
     let (low, len) = BOUNDS.get();
-    let inside = (low, len) != EVERYWHERE && stack_pointer().wrapping_sub(low) <= len;
+    // The C library says of an unlimited stack that it begins where the heap ended at that time.
+    let inside = len < ENORMOUS && stack_pointer().wrapping_sub(low) <= len;
     !inside && thread::signal_stack().is_some()
 }
 
@@ -119,6 +123,15 @@ impl StackNeed {
     /// Bytes of a stack that suffices for any run without tail calls.
     pub(crate) fn plain(&self) -> u64 {
         self.plain
+    }
+
+    /// Refuses to poll a run, or to drop its future, on a stack with less than half of the bytes for host functions
+    /// left: runs may be polled inside others, all on one stack. A stack whose ends are unknown is not checked.
+    #[inline]
+    pub(crate) fn check_poll(&self) -> Result<(), Box<RunError>> {
+        let (low, len) = BOUNDS.get();
+        let (left, needed) = (stack_pointer().wrapping_sub(low), self.reserve / 2);
+        if left > len || left >= needed { Ok(()) } else { Err(Box::new(RunError::Stack { needed, left })) }
     }
 
     /// Refuses a run that may need more stack than is left. `beside`: bytes beside its machine code, at most

@@ -115,7 +115,7 @@ impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
             };
             let Poll::Ready(verdict) = polled else { return Poll::Pending };
             if held.waits.as_ref().is_some_and(Asleep::waits) {
-                // Refused in a signal handler, or too deep in other runs.
+                // Refused in a signal handler, too deep in other runs, or where too little of the stack is left.
                 return Poll::Ready(verdict.map_err(unboxed));
             }
             let moved = held.waits.take().and_then(|run| run.moved_deadline());
@@ -187,7 +187,9 @@ impl<D, H: 'static> Future for HookRunAsync<'_, D, H> {
         // A run that has thrown is over, as a `RunAsync` is: its program must not begin again.
         let is_refused = match polled {
             Ok(Poll::Ready(Err(RunError::Signal))) => true,
-            Ok(Poll::Ready(Err(RunError::TooDeep { .. }))) => this.held.waits.as_ref().is_some_and(Asleep::waits),
+            Ok(Poll::Ready(Err(RunError::TooDeep { .. } | RunError::Stack { .. }))) => {
+                this.held.waits.as_ref().is_some_and(Asleep::waits)
+            }
             _ => false,
         };
         if is_refused || matches!(polled, Ok(Poll::Pending)) {

@@ -279,9 +279,12 @@ impl Asleep {
             return Poll::Ready(self.lose(None));
         }
         // Also where the run began outside of the runs that it is polled in now: all of these are on this stack.
-        let nested = match nesting(engine, engine.runs.config.max_nested) {
+        let room = engine.runs.config.stack.check_poll();
+        let nested = match room.and_then(|()| nesting(engine, engine.runs.config.max_nested).map_err(boxed)) {
             Ok(nested) => nested,
-            Err(error) => return Poll::Ready(Err(boxed(error))),
+            // The run is ended on its own stack.
+            Err(_) if may_be_ended(program) && fiber.is_asked() => return Poll::Ready(self.give_up(cx)),
+            Err(error) => return Poll::Ready(Err(error)),
         };
         let polling = fiber.polls(fibers, engine.runs.busy(), engine.runs.levels());
         let asked = may_be_ended(program) && fiber.is_asked();
@@ -356,7 +359,7 @@ impl Asleep {
     }
 
     /// Returns whether the run is not over: it waits, or a poll was refused ([`RunError::Signal`],
-    /// [`RunError::TooDeep`]).
+    /// [`RunError::TooDeep`], [`RunError::Stack`]).
     pub(crate) fn waits(&self) -> bool {
         self.fiber.is_some()
     }
@@ -387,15 +390,15 @@ impl Asleep {
     }
 
     /// Gives up a run that waits, in a forked child. The emitted code that its frames are of is not mapped there, so
-    /// its stack stays as it is, and its host's future is dropped from this one. Beyond the depth that runs may
-    /// have, it is forgotten.
+    /// its stack stays as it is, and its host's future is dropped from this one. Where this one has no room for that,
+    /// the future is forgotten.
     fn lose(&mut self, thrown: Option<Box<dyn Any + Send>>) -> Outcome {
         let fiber = self.fiber.take();
         let mut thrown = thrown.or_else(|| fiber.as_ref().and_then(|fiber| fiber.thrown()));
         core::mem::forget(fiber);
         // The destructors of runs that this run's future has are all on this stack.
-        let nested = Nesting::enter(self.program().engine.0.runs.config.max_nested);
-        if let (Some(call), Ok(_)) = (self.call.take(), &nested) {
+        let room = self.program().engine.0.runs.config.stack.check_poll();
+        if let (Some(call), Ok(())) = (self.call.take(), room) {
             // SAFETY: the call lies on the stack of the run, which nobody resumes.
             let call = unsafe { &mut *call };
             let dropped = catch_unwind(AssertUnwindSafe(|| {

@@ -12,8 +12,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// [`Recording::replay`](crate::observe::Recording::replay).
 pub trait Observer {
     /// Called before each instruction. Returns whether the run goes on: if not, it ends with
-    /// [`RunError::Access`](crate::RunError::Access) at this instruction. A panic of the observer ends the run too, and
-    /// goes on when the run is over.
+    /// [`RunError::Access`](crate::RunError::Access) at this instruction, and a replay with
+    /// [`ReplayError::Ended`](crate::observe::ReplayError::Ended). A panic of the observer ends a run too, and goes on
+    /// when the run is over.
     fn step(&mut self, step: &Observed<'_>) -> bool;
 }
 

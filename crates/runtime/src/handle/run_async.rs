@@ -126,7 +126,8 @@ impl<'r, D, H: 'static> RunAsync<'r, D, H> {
 
 impl<D, H> Drop for RunAsync<'_, D, H> {
     fn drop(&mut self) {
-        if critical::interrupted() || matches!(self.held.state, State::Waits(_)) && on_signal_stack() {
+        if critical::interrupted() || matches!(&self.held.state, State::Waits(run) if run.waits()) && on_signal_stack()
+        {
             // The handler may have interrupted the allocator, or may not switch stacks. The run is forgotten.
             return;
         }

@@ -446,3 +446,36 @@ fn runs_inside_those_of_another_engine_are_not_nested() {
         }
     }
 }
+
+/// Where the number does not bound runs that are polled inside one another, the poller's stack does.
+#[test]
+fn runs_are_polled_inside_others_as_far_as_the_stack_goes() {
+    for engine in engines(|config| config.max_nested_runs(1 << 20)) {
+        let mut linker = Linker::<Option<Owned>>::new(&engine);
+        linker
+            .func_async(1001, "join", async |mut c: AsyncCaller<'_, Option<Owned>>| -> Result<u64, HelperError> {
+                let inner = c.host().take();
+                after(1).await;
+                match inner {
+                    // The errors of so many runs are not kept inside one another.
+                    Some(inner) => Ok(inner.await.map_or(0, |depth| depth + 1)),
+                    None => Ok(1),
+                }
+            })
+            .unwrap();
+        let program = load(&linker, "call 1001\nexit");
+        let run = move || {
+            let mut last: Option<Owned> = None;
+            for _ in 0..5000 {
+                let (program, mut host) = (program.clone(), last.take());
+                let mut run: Owned = Box::pin(async move { program.run_async(&mut host, &mut []).await });
+                assert!(poll(run.as_mut()).is_pending());
+                last = Some(run);
+            }
+            block_on(last.unwrap()).unwrap()
+        };
+        let depth = std::thread::Builder::new().stack_size(1 << 20).spawn(run).unwrap().join().unwrap();
+        assert!(depth > 20 && depth < 5000, "{depth}");
+        assert_eq!(engine.async_runs(), 0);
+    }
+}
