@@ -185,6 +185,18 @@ struct Host<'p, W> {
     watch: W,
 }
 
+/// Copies of the dynptrs that a call is given, by argument.
+#[derive(Default)]
+#[repr(align(8))]
+struct Dynptrs([[u8; 16]; 5]);
+
+impl Dynptrs {
+    /// The address of the copy for argument `i`.
+    fn of(&mut self, i: usize) -> u64 {
+        self.0[i].as_mut_ptr().expose_provenance() as u64
+    }
+}
+
 /// The access to an iterator or a dynptr on the stack.
 const OBJECT: MemArg = MemArg { access: Access::ReadWrite, align: 8, from: MemSet::STACK, ..MemArg::READ };
 
@@ -255,7 +267,12 @@ impl<'p, W: Watch> Host<'p, W> {
             match *kind {
                 ArgKind::None | ArgKind::Scalar | ArgKind::Formatted | ArgKind::CallbackCtx => {}
                 ArgKind::Size { .. } | ArgKind::Length => {}
-                ArgKind::Ctx | ArgKind::CtxOrNull | ArgKind::Callback(_) => {}
+                ArgKind::Callback(_) => {}
+                // Functions dereference the argument.
+                // SAFETY: the run is this thread's, and the machine does not touch it.
+                ArgKind::Ctx | ArgKind::CtxOrNull if arg == unsafe { (*self.run).ctx.context } => {}
+                ArgKind::CtxOrNull if arg == 0 => {}
+                ArgKind::Ctx | ArgKind::CtxOrNull => return Err(caller.fail(format!("{arg:#x} is not the context"))),
                 ArgKind::Map(kinds) => map = Some(self.map_arg(&bound.proto, kinds, arg, caller)?),
                 ArgKind::Key => caller.check(self, arg, size(|m| m.key_size)?, false)?,
                 ArgKind::Value => caller.check(self, arg, size(|m| m.value_size)?, false)?,
@@ -349,29 +366,32 @@ impl<'p, W: Watch> Host<'p, W> {
         Ok(map)
     }
 
-    /// Writes to each dynptr that a call uses what it had when it was made or last used, over what the program may have
-    /// stored there: the proof that it has not may be wrong of a contained program. Checks the buffer of a slice, which
-    /// a function writes if the dynptr is of a packet.
-    fn restore_dynptrs(
+    /// Replaces the address of each dynptr on the stack by that of a copy, which has the content of when the dynptr was
+    /// made or adjusted: the program may have overwritten it, since a contained program's proof may be wrong. Checks
+    /// the buffer of a slice, which a function writes if the dynptr is of a packet.
+    fn copy_dynptrs(
         &mut self,
         bound: &Bound,
-        args: [u64; 5],
-        caller: &mut Caller<'_, '_, Running<'p>>,
+        args: &mut [u64; 5],
+        copies: &mut Dynptrs,
+        caller: &Caller<'_, '_, Running<'p>>,
     ) -> Result<(), Stop> {
         let mut buffer = false;
-        for (i, (kind, at)) in bound.proto.args.iter().zip(args).enumerate() {
+        let given = *args;
+        for (i, (kind, at)) in bound.proto.args.iter().zip(given).enumerate() {
             match *kind {
-                ArgKind::Local(Local::Dynptr(_), LocalUse::Made) => {}
+                ArgKind::Local(Local::Dynptr(_), LocalUse::Made) => args[i] = copies.of(i),
                 ArgKind::Local(Local::Dynptr(_), LocalUse::Read) if self.granted.is_dynptr(at) => {}
                 ArgKind::Local(Local::Dynptr(_), LocalUse::Read | LocalUse::Used | LocalUse::Ended) => {
                     let Some(content) = self.granted.dynptr(at) else {
                         return Err(caller.fail(format!("the object at {at:#x} was not made since the run last slept")));
                     };
-                    caller.machine_mut().poke(at, &content);
+                    copies.0[i] = content;
+                    args[i] = copies.of(i);
                     buffer |= Dynptr::uses_buffer(content);
                 }
                 ArgKind::SliceBuffer if buffer && at != 0 => {
-                    let len = args.get(i + 1).copied().unwrap_or(0) & u64::from(u32::MAX);
+                    let len = given.get(i + 1).copied().unwrap_or(0) & u64::from(u32::MAX);
                     self.check_memory(at, len, MemArg::WRITE, caller)?;
                 }
                 _other => {}
@@ -380,16 +400,20 @@ impl<'p, W: Watch> Host<'p, W> {
         Ok(())
     }
 
-    /// Keeps what the dynptrs that a call has used lead to.
-    fn keep_dynptrs(&mut self, bound: &Bound, args: [u64; 5], caller: &Caller<'_, '_, Running<'p>>) {
-        for (kind, at) in bound.proto.args.iter().zip(args) {
+    /// Keeps the dynptrs that a call has made or adjusted, and shows them to the program.
+    fn keep_dynptrs(
+        &mut self,
+        bound: &Bound,
+        args: [u64; 5],
+        copies: &Dynptrs,
+        caller: &mut Caller<'_, '_, Running<'p>>,
+    ) {
+        for ((kind, at), content) in bound.proto.args.iter().zip(args).zip(copies.0) {
             match *kind {
                 ArgKind::Local(Local::Dynptr(_), LocalUse::Made | LocalUse::Used) => {
-                    let mut content = [0; 16];
+                    self.granted.set_dynptr(at, content);
                     // The memory is the run's: the call was checked.
-                    if caller.machine().peek(at, &mut content) {
-                        self.granted.set_dynptr(at, content);
-                    }
+                    caller.machine_mut().poke(at, &content);
                 }
                 ArgKind::Local(Local::Dynptr(_), LocalUse::Ended) => self.granted.end_dynptr(at),
                 _other => {}
@@ -449,6 +473,11 @@ impl<'p, W: Watch> Host<'p, W> {
             return Ok((0, 0, false));
         }
         let writes = mem.access != Access::Read;
+        // A function may keep a reference to memory that must not be the run's own, which lasts shorter.
+        let others = !mem.from.contains(MemSet::STACK) && !mem.from.contains(MemSet::PACKET);
+        if others && len != 0 && caller.check_own(at, crate::num::index(len), false).is_ok() {
+            return Err(caller.fail(format!("memory at {at:#x} is the run's own")));
+        }
         match crate::num::index(len) {
             // The address of no bytes may be anything, as for the verifier; a function reads and writes none.
             0 => {}
@@ -483,15 +512,15 @@ impl<'p, W: Watch> Host<'p, W> {
     ) -> Result<u64, Stop> {
         self.watch.call_begins(caller.machine(), &bound.proto);
         let result = self.call(bound, args, caller);
-        self.keep_dynptrs(bound, args, caller);
         self.watch.call_ends(caller.machine(), caller.at(), &bound.proto, &result);
         result
     }
 
     fn call(&mut self, bound: &Bound, args: [u64; 5], caller: &mut Caller<'_, '_, Running<'p>>) -> Result<u64, Stop> {
         let map = self.check(bound, args, caller)?;
-        self.restore_dynptrs(bound, args, caller)?;
-        let [r1, r2, r3, r4, r5] = args;
+        let (mut given, mut copies) = (args, Dynptrs::default());
+        self.copy_dynptrs(bound, &mut given, &mut copies, caller)?;
+        let [r1, r2, r3, r4, r5] = given;
         if let Some(last) = self.locks.last() {
             match bound.proto.effect {
                 Effect::Unlock(kind) if *last != (r1, kind) => {
@@ -520,6 +549,7 @@ impl<'p, W: Watch> Host<'p, W> {
         // is 0, so that the shim returns after an error.
         let r0 = unsafe { (bound.func.shim)(r1, r2, r3, r4, r5, self.run.cast()) };
         self.stopped(caller)?;
+        self.keep_dynptrs(bound, args, &copies, caller);
         if bound.proto.ret == Ret::Thrown {
             caller.throw();
             // Emitted code asks by it.

@@ -132,11 +132,12 @@ impl Recording {
         if env.ended {
             return Err(ReplayError::Ended);
         }
-        if let Some(what) = env.wrong {
-            return differs(what);
-        }
+        // A call back that the budget ends fails, as none in the recording does.
         if env.is_spent {
             return Err(ReplayError::TooLong { limit: steps });
+        }
+        if let Some(what) = env.wrong {
+            return differs(what);
         }
         match (&result, end) {
             (Ok(r0), End::Returned(recorded)) if r0 == recorded || native && self.void => {}

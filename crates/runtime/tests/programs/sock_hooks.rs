@@ -174,3 +174,21 @@ fn contexts_of_sockets_are_the_kernels() {
         }
     }
 }
+
+/// A helper reads its context: a program that nobody has verified must give the run's.
+#[test]
+fn an_unverified_program_gives_helpers_the_context_or_its_run_ends() {
+    let engine = ways::engine(Way::Interpreted, |config| config);
+    let linker = Linker::<()>::new(&engine);
+    let run = |text: &str| {
+        let program = linker.loader::<Sock>().interpreted(true).insns("test", support::program(text)).unwrap();
+        let mut buff = SockBuff::new(SockFields::default());
+        buff.cookie = 42;
+        program.run(&mut (), &mut buff)
+    };
+    assert_eq!(run("call 46; exit").unwrap(), 42);
+    for text in ["r1 = 0x12345678 ll; call 46; exit", "r1 = r10; r1 += -88; call 46; exit", "r1 += 8; call 46; exit"] {
+        let error = run(text).unwrap_err();
+        assert!(error.to_string().contains("is not the context"), "{text}: {error}");
+    }
+}

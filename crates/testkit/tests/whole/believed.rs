@@ -66,6 +66,26 @@ fn a_dynptr_leads_nowhere_else_in_the_interpreter() {
     }
 }
 
+/// A helper gets the context in the interpreter too, or the run ends: the program has replaced its spilled pointer.
+#[test]
+fn a_context_is_nothing_else_in_the_interpreter() {
+    let text = "r0 = 0\nr2 = *(u32 *)(r1 + 0)\nr3 = *(u32 *)(r1 + 4)\nr4 = r2\nr4 += 16\nif r4 > r3 goto out\n\
+        r6 = *(u64 *)(r2 + 0)\nr7 = *(u64 *)(r2 + 8)\n*(u64 *)(r10 - 40) = r1\n*(u64 *)(r10 - 16) = 0\n\
+        *(u64 *)(r10 - 8) = 0\nif r6 s> 8 goto out\nr4 = r10\nr4 += -16\nr4 += r6\n*(u64 *)(r4 + 0) = r7\n\
+        r1 = *(u64 *)(r10 - 40)\nr2 = 0\nr3 = r10\nr3 += -8\nr4 = 8\ncall 189\nout: exit";
+    let engine = Engine::new(Config::untrusted().mode(Mode::Interpreter)).unwrap();
+    let linker = Linker::<()>::new(&engine);
+    let load = || linker.loader::<Xdp>().insns("context", assemble(text).unwrap());
+    assert!(load().is_err(), "refused by a verifier that is right");
+    plant(Some(Fault::SignedIsUnsigned));
+    let program = load();
+    plant(None);
+    let words: [u64; 2] = [-24i64 as u64, 0x1234_5678];
+    let mut packet: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let error = program.unwrap().run(&mut (), &mut XdpBuff::new(&mut packet)).unwrap_err();
+    assert!(error.to_string().contains("0x12345678 is not the context"), "{error}");
+}
+
 /// A slice begins at any byte, so nothing that must be aligned is accessed in one.
 #[test]
 fn a_slice_has_no_alignment() {

@@ -15,40 +15,50 @@ pub(super) unsafe fn give<'m>(memory: &mut Memory<'m>, layout: &ContextLayout, p
     let context: &'m mut [u8] = unsafe { slice(parts.context, parts.context_len) };
     // Not where the slice is, which need not be there if it is empty: machine code is given this one.
     let r1 = parts.context.expose_provenance() as u64;
+    // Regions that lie in the context itself, and whether programs may write them.
+    let mut inside: Vec<(Range<usize>, bool)> = Vec::new();
     if !parts.memory.is_null() {
         // SAFETY: the caller vouches for the parts, borrowed mutably for the run; this one is no part of the context.
         memory.add_writable(unsafe { slice(parts.memory, parts.memory_len) });
-    } else if !layout.raw {
-        for (index, region) in (0..=u8::MAX).zip(&layout.regions) {
-            let pointer = |kind| {
-                let field = layout.fields.iter().find(|f| f.kind == kind)?;
-                let bytes = context.get(field.host_offset as usize..)?.first_chunk()?;
-                Some(usize::from_ne_bytes(*bytes))
-            };
-            let ends = (pointer(FieldKind::Data(index)), pointer(FieldKind::DataEnd(index)));
-            let (Some(start), Some(end)) = ends else { continue };
-            let start: *mut u8 = core::ptr::with_exposed_provenance_mut(start);
-            let len = end.saturating_sub(start.addr());
-            if region.writable {
-                // SAFETY: the context's pointers are the ends of memory that is borrowed mutably with it.
-                memory.add_writable(unsafe { slice(start, len) });
-            } else {
-                // SAFETY: the context's pointers are the ends of memory that is borrowed as shared with it.
-                memory.add_read_only(unsafe { shared(start, len) });
-            }
+    }
+    for (index, region) in (0..=u8::MAX).zip(&layout.regions).filter(|_| !layout.raw) {
+        let pointer = |kind| {
+            let field = layout.fields.iter().find(|f| f.kind == kind)?;
+            let bytes = context.get(field.host_offset as usize..)?.first_chunk()?;
+            Some(usize::from_ne_bytes(*bytes))
+        };
+        let ends = (pointer(FieldKind::Data(index)), pointer(FieldKind::DataEnd(index)));
+        let (Some(start), Some(end)) = ends else { continue };
+        let at = start.wrapping_sub(context.as_ptr().addr());
+        let len = end.saturating_sub(start);
+        if at < context.len() && len <= context.len() - at {
+            inside.push((at..at + len, region.writable));
+            continue;
+        }
+        if !parts.memory.is_null() {
+            continue;
+        }
+        let start: *mut u8 = core::ptr::with_exposed_provenance_mut(start);
+        if region.writable {
+            // SAFETY: the context's pointers are the ends of memory that is borrowed mutably with it.
+            memory.add_writable(unsafe { slice(start, len) });
+        } else {
+            // SAFETY: the context's pointers are the ends of memory that is borrowed as shared with it.
+            memory.add_read_only(unsafe { shared(start, len) });
         }
     }
     if is_whole(layout) {
         memory.add_writable(context);
         return r1;
     }
-    if !layout.fields.iter().any(|field| field.access.writes()) {
-        memory.add_guarded(context);
-        return r1;
-    }
-    // Each field is checked by itself, since no proof keeps an unverified program from writing a read-only one.
+    // Each field is checked by itself: a program may be unverified, or its proof wrong. Bytes of no field are the
+    // host's.
+    inside.extend(host_parts(&layout.fields, context.len()));
+    inside.sort_unstable_by_key(|(part, _)| part.start);
     let (mut rest, mut at) = (context, 0);
-    for (part, writable) in host_parts(&layout.fields, rest.len()) {
+    for (part, writable) in inside {
+        // No region lies over fields.
+        let part = part.start.max(at)..part.end.max(at);
         let (_, tail) = core::mem::take(&mut rest).split_at_mut(part.start - at);
         let (bytes, tail) = tail.split_at_mut(part.len());
         (rest, at) = (tail, part.end);
@@ -61,10 +71,10 @@ pub(super) unsafe fn give<'m>(memory: &mut Memory<'m>, layout: &ContextLayout, p
     r1
 }
 
-/// Whether the context is one part of the memory, which programs may write as far as they were verified to.
+/// Whether the context is one part of the memory. The host's structure is not: it has private values between its
+/// fields.
 pub(crate) fn is_whole(layout: &ContextLayout) -> bool {
-    // With regions the program was verified.
-    layout.raw || !layout.regions.is_empty() || layout.fields.iter().all(|field| field.access.writes())
+    layout.raw
 }
 
 /// The parts of the host's structure that fields lie in, ascending, and whether programs may write them: the fields may
