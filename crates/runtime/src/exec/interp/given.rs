@@ -27,15 +27,16 @@ pub(super) unsafe fn give<'m>(memory: &mut Memory<'m>, layout: &ContextLayout, p
             let bytes = context.get(field.host_offset as usize..)?.first_chunk()?;
             Some(usize::from_ne_bytes(*bytes))
         };
-        let ends = (pointer(FieldKind::Data(index)), pointer(FieldKind::DataEnd(index)));
-        let (Some(start), Some(end)) = ends else { continue };
+        let Some(start) = pointer(FieldKind::Data(index)) else { continue };
+        let end = pointer(FieldKind::DataEnd(index));
         let at = start.wrapping_sub(context.as_ptr().addr());
-        let len = end.saturating_sub(start);
+        // A region without an end has the bytes that every context has of it.
+        let len = end.map_or(crate::num::index(region.min_len.into()), |end| end.saturating_sub(start));
         if at < context.len() && len <= context.len() - at {
             inside.push((at..at + len, region.writable));
             continue;
         }
-        if !parts.memory.is_null() {
+        if !parts.memory.is_null() || end.is_none() {
             continue;
         }
         let start: *mut u8 = core::ptr::with_exposed_provenance_mut(start);
