@@ -510,7 +510,7 @@ fn gdb_shows_a_sleepable_run_from_its_host_function_to_its_poller() {
     assert_eq!(stops.len(), 2, "{text}");
     for stop in stops {
         let mut from = 0;
-        for frame in ["bpf_debug_test_stop ()", "in bpf:waiting ()", "RunAsync", "debug_tools::wait"] {
+        for frame in ["bpf_debug_test_stop ()", "in bpf:waiting ()", "run_async", "debug_tools"] {
             from += stop[from..].find(frame).unwrap_or_else(|| panic!("no {frame} in\n{stop}"));
         }
     }
