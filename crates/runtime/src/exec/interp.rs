@@ -4,16 +4,17 @@
 //! is checked against the helper's prototype before the call: maps must be the program's, memory must be the run's.
 
 mod callbacks;
+mod dynptrs;
 pub(crate) mod given;
 
 use crate::abi::limits::Checks;
 use crate::abi::run::{Run, word};
 use crate::abi::stop::OUT_OF_BOUNDS;
-use crate::call::helpers::dynptr::Dynptr;
 use crate::call::spent::{Renewed, renew};
 use crate::context::Parts;
 use crate::error::{HelperError, RunError};
 use crate::exec::granted::Granted;
+use crate::exec::interp::dynptrs::Dynptrs;
 use crate::exec::watch::{Place, Watch};
 use crate::program::bound::Bound;
 use crate::program::interpreted::{Interpreted, Left};
@@ -185,18 +186,6 @@ struct Host<'p, W> {
     watch: W,
 }
 
-/// Copies of the dynptrs that a call is given, by argument.
-#[derive(Default)]
-#[repr(align(8))]
-struct Dynptrs([[u8; 16]; 5]);
-
-impl Dynptrs {
-    /// The address of the copy for argument `i`.
-    fn of(&mut self, i: usize) -> u64 {
-        self.0[i].as_mut_ptr().expose_provenance() as u64
-    }
-}
-
 /// The access to an iterator or a dynptr on the stack.
 const OBJECT: MemArg = MemArg { access: Access::ReadWrite, align: 8, from: MemSet::STACK, ..MemArg::READ };
 
@@ -345,7 +334,7 @@ impl<'p, W: Watch> Host<'p, W> {
                         self.check_local(arg, usage, caller)?;
                     }
                 }
-                // Room where the dynptr is of a packet: `restore_dynptrs`.
+                // Room where the dynptr is of a packet: `copy_dynptrs`.
                 ArgKind::Unused | ArgKind::SliceBuffer => {}
                 ArgKind::ConstStr => self.check_text(arg, caller)?,
                 ArgKind::Socket { null: true, .. } if arg == 0 => {}
@@ -364,61 +353,6 @@ impl<'p, W: Watch> Host<'p, W> {
             return Err(caller.fail(format!("arguments of {} overlap, and one of them is written", bound.proto.name)));
         }
         Ok(map)
-    }
-
-    /// Replaces the address of each dynptr on the stack by that of a copy, which has the content of when the dynptr was
-    /// made or adjusted: the program may have overwritten it, since a contained program's proof may be wrong. Checks
-    /// the buffer of a slice, which a function writes if the dynptr is of a packet.
-    fn copy_dynptrs(
-        &mut self,
-        bound: &Bound,
-        args: &mut [u64; 5],
-        copies: &mut Dynptrs,
-        caller: &Caller<'_, '_, Running<'p>>,
-    ) -> Result<(), Stop> {
-        let mut buffer = false;
-        let given = *args;
-        for (i, (kind, at)) in bound.proto.args.iter().zip(given).enumerate() {
-            match *kind {
-                ArgKind::Local(Local::Dynptr(_), LocalUse::Made) => args[i] = copies.of(i),
-                ArgKind::Local(Local::Dynptr(_), LocalUse::Read) if self.granted.is_dynptr(at) => {}
-                ArgKind::Local(Local::Dynptr(_), LocalUse::Read | LocalUse::Used | LocalUse::Ended) => {
-                    let Some(content) = self.granted.dynptr(at) else {
-                        return Err(caller.fail(format!("the object at {at:#x} was not made since the run last slept")));
-                    };
-                    copies.0[i] = content;
-                    args[i] = copies.of(i);
-                    buffer |= Dynptr::uses_buffer(content);
-                }
-                ArgKind::SliceBuffer if buffer && at != 0 => {
-                    let len = given.get(i + 1).copied().unwrap_or(0) & u64::from(u32::MAX);
-                    self.check_memory(at, len, MemArg::WRITE, caller)?;
-                }
-                _other => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Keeps the dynptrs that a call has made or adjusted, and shows them to the program.
-    fn keep_dynptrs(
-        &mut self,
-        bound: &Bound,
-        args: [u64; 5],
-        copies: &Dynptrs,
-        caller: &mut Caller<'_, '_, Running<'p>>,
-    ) {
-        for ((kind, at), content) in bound.proto.args.iter().zip(args).zip(copies.0) {
-            match *kind {
-                ArgKind::Local(Local::Dynptr(_), LocalUse::Made | LocalUse::Used) => {
-                    self.granted.set_dynptr(at, content);
-                    // The memory is the run's: the call was checked.
-                    caller.machine_mut().poke(at, &content);
-                }
-                ArgKind::Local(Local::Dynptr(_), LocalUse::Ended) => self.granted.end_dynptr(at),
-                _other => {}
-            }
-        }
     }
 
     /// Checks that an iterator on the stack, which leads to other memory, was made since the run last slept.
@@ -518,8 +452,8 @@ impl<'p, W: Watch> Host<'p, W> {
 
     fn call(&mut self, bound: &Bound, args: [u64; 5], caller: &mut Caller<'_, '_, Running<'p>>) -> Result<u64, Stop> {
         let map = self.check(bound, args, caller)?;
-        let (mut given, mut copies) = (args, Dynptrs::default());
-        self.copy_dynptrs(bound, &mut given, &mut copies, caller)?;
+        let (mut given, copies) = (args, Dynptrs::default());
+        self.copy_dynptrs(bound, &mut given, &copies, caller)?;
         let [r1, r2, r3, r4, r5] = given;
         if let Some(last) = self.locks.last() {
             match bound.proto.effect {
