@@ -2,6 +2,8 @@
 
 #[path = "common/engines.rs"]
 mod engines;
+#[path = "common/events.rs"]
+mod events;
 
 use bpf_runtime::{
     BpfContext, Caller, Config, ContextBytes, ContextBytesMut, Engine, HelperError, Instance, Linker, MapSet, Mode,
@@ -13,6 +15,7 @@ use bpf_runtime::{
     },
 };
 use engines::engines;
+use events::OnEvent;
 use proptest::prelude::*;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -650,31 +653,6 @@ impl Observer for Payload {
     }
 }
 
-/// A subscriber of `tracing` that panics.
-struct Told;
-
-impl tracing::Subscriber for Told {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.is_event()
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, _: &tracing::Event<'_>) {
-        std::panic::resume_unwind(Box::new("told"));
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
 /// Two panics at a time would end the process.
 #[test]
 fn the_panic_of_an_observer_goes_on_before_that_of_a_subscriber() {
@@ -682,7 +660,7 @@ fn the_panic_of_an_observer_goes_on_before_that_of_a_subscriber() {
     let insns = assemble("r0 = 1\nexit").unwrap();
     let one: Program<Raw, ()> = Linker::<()>::new(&engine).loader::<Raw>().insns("one", insns).unwrap();
     let mut observer = std::mem::ManuallyDrop::new(Payload);
-    let thrown = tracing::subscriber::with_default(Told, || {
+    let thrown = tracing::subscriber::with_default(OnEvent(|| std::panic::resume_unwind(Box::new("told"))), || {
         let observed = || one.run_observed(&mut (), &mut [], &mut *observer).is_ok();
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(observed)).unwrap_err()
     });

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod engines;
+pub(crate) mod events;
 
 use bpf_runtime::{BpfContext, Caller, Config, Engine, Linker, Mode, OptLevel, ProgArray, Program, isa::assemble};
 

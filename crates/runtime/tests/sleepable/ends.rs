@@ -1,6 +1,7 @@
 //! Ends of runs that wait: deadlines, interruptions, budgets, memory.
 
 use super::common::engines::engines;
+use super::common::events::OnEvent;
 use super::{Dropped, ONCE, after, block_on, load, poll, waits};
 use bpf_runtime::{
     AsyncCaller, Caller, Engine, HelperError, Linker, OwnedBytes, Program, Raw, RunError, RunLimits, isa::assemble,
@@ -13,8 +14,6 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
 
 /// `call 1001` waits for ever, and sets the host's flag when its future is dropped.
 fn never(engine: &Engine) -> Linker<Arc<AtomicBool>> {
@@ -323,37 +322,6 @@ fn a_run_is_polled_once_more_at_most_after_it_was_ended() {
     }
 }
 
-/// A subscriber of `tracing` that runs a sleepable program at each event, and panics if asked to.
-struct Runs {
-    program: Program<Raw, u64>,
-    results: Arc<Mutex<Vec<Result<u64, RunError>>>>,
-    panics: bool,
-}
-
-impl Subscriber for Runs {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event()
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, _: &Event<'_>) {
-        let result = block_on(self.program.run_async(&mut 0, &mut []));
-        self.results.lock().unwrap().push(result);
-        assert!(!self.panics, "told");
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
 /// The end of a sleepable run is refused to signal handlers; a subscriber that is told of it is none.
 #[test]
 fn a_subscriber_that_is_told_of_a_stop_runs_sleepable_programs() {
@@ -375,8 +343,13 @@ fn a_subscriber_that_is_told_of_a_stop_runs_sleepable_programs() {
             .into_iter()
             .flat_map(|(stops, interrupted)| [false, true].map(|panics| (stops, interrupted, panics)));
         for (stops, interrupted, panics) in cases {
-            let results = Arc::default();
-            let subscriber = Runs { program: load(&linker, ONCE), results: Arc::clone(&results), panics };
+            let results = Arc::new(Mutex::new(Vec::new()));
+            let (program, told) = (load(&linker, ONCE), Arc::clone(&results));
+            let subscriber = OnEvent(move || {
+                let result = block_on(program.run_async(&mut 0, &mut []));
+                told.lock().unwrap().push(result);
+                assert!(!panics, "told");
+            });
             let result = tracing::subscriber::with_default(subscriber, || {
                 let mut host = 0;
                 let mut run = Box::pin(stops.run_async(&mut host, &mut []));

@@ -390,6 +390,17 @@ fn runs_that_begin_after_a_wait_are_nested_as_deep_as_others() {
 
 type Owned = Pin<Box<dyn Future<Output = Result<u64, RunError>> + Send>>;
 
+/// Makes `count` runs that have begun and wait, each of which is the host state of the next.
+fn chain(program: &Program<Raw, Option<Owned>>, count: usize) -> Owned {
+    let one = |inner: Option<Owned>| {
+        let (program, mut host) = (program.clone(), inner);
+        let mut run: Owned = Box::pin(async move { program.run_async(&mut host, &mut []).await });
+        assert!(poll(run.as_mut()).is_pending());
+        run
+    };
+    (1..count).fold(one(None), |inner, _| one(Some(inner)))
+}
+
 /// Runs that each begin outside of the others, and are awaited inside one another: the depth is that of their polls,
 /// all of which are on one stack.
 #[test]
@@ -408,14 +419,7 @@ fn runs_that_began_outside_are_polled_inside_others_to_the_same_depth() {
             .unwrap();
         let program = load(&linker, "call 1001\nexit");
         for count in [1, 4, 5, 3000] {
-            let mut last: Option<Owned> = None;
-            for _ in 0..count {
-                let (program, mut host) = (program.clone(), last.take());
-                let mut run: Owned = Box::pin(async move { program.run_async(&mut host, &mut []).await });
-                assert!(poll(run.as_mut()).is_pending());
-                last = Some(run);
-            }
-            match block_on(last.unwrap()) {
+            match block_on(chain(&program, count)) {
                 Ok(result) => assert!(count <= 4 && result == 7),
                 Err(error) => assert!(count > 4 && error.to_string().contains("nested more than 4 deep"), "{error}"),
             }
@@ -464,16 +468,7 @@ fn runs_are_polled_inside_others_as_far_as_the_stack_goes() {
             })
             .unwrap();
         let program = load(&linker, "call 1001\nexit");
-        let run = move || {
-            let mut last: Option<Owned> = None;
-            for _ in 0..5000 {
-                let (program, mut host) = (program.clone(), last.take());
-                let mut run: Owned = Box::pin(async move { program.run_async(&mut host, &mut []).await });
-                assert!(poll(run.as_mut()).is_pending());
-                last = Some(run);
-            }
-            block_on(last.unwrap()).unwrap()
-        };
+        let run = move || block_on(chain(&program, 5000)).unwrap();
         let depth = std::thread::Builder::new().stack_size(1 << 20).spawn(run).unwrap().join().unwrap();
         assert!(depth > 20 && depth < 5000, "{depth}");
         assert_eq!(engine.async_runs(), 0);

@@ -1,7 +1,6 @@
 //! Contained programs of a verifier that is wrong: what no selection before an access can mend.
 
-use bpf_analysis::CallArity;
-use bpf_jit::{Hidden, Signatures};
+use crate::hardening::Unknown;
 use bpf_jit_code::{Arch, Code};
 use bpf_runtime::maps::{Map, MapDef, MapType};
 use bpf_runtime::net::{Xdp, XdpBuff};
@@ -138,28 +137,6 @@ fn exclusive_references_of_a_call_share_no_byte() {
     let (a, b) = SEEN.lock().unwrap()[0];
     assert!(a.abs_diff(b) >= 8, "{a:x} {b:x}");
     assert_eq!(packet, [0; 64]);
-}
-
-struct Unknown;
-
-impl CallArity for Unknown {
-    fn helper(&self, _: u32) -> u8 {
-        2
-    }
-
-    fn host(&self, _: i32) -> u8 {
-        2
-    }
-}
-
-impl Signatures for Unknown {
-    fn helper_hidden(&self, _: u32) -> Hidden {
-        Hidden::Nothing
-    }
-
-    fn host_hidden(&self, _: i32) -> Hidden {
-        Hidden::Nothing
-    }
 }
 
 /// The walk says that the stack is not used, and a call uses 64 bytes of it.

@@ -14,7 +14,7 @@ use bpf_testkit::generate::{self, Choices, Shape};
 use std::path::Path;
 
 /// Functions of which nothing is known.
-struct Unknown;
+pub(crate) struct Unknown;
 
 impl CallArity for Unknown {
     fn helper(&self, _: u32) -> u8 {
