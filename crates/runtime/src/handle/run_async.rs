@@ -97,6 +97,16 @@ impl Drop for SettlesAtLast<'_> {
     }
 }
 
+/// Drops these at last, where they are: a move of them costs as much as a run.
+struct Rest<'h>(&'h mut ManuallyDrop<Held>);
+
+impl Drop for Rest<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made once, by the owner's destructor.
+        unsafe { ManuallyDrop::drop(self.0) }
+    }
+}
+
 #[derive(Debug)]
 enum State {
     New,
@@ -107,6 +117,7 @@ enum State {
 impl<'r, D, H: 'static> RunAsync<'r, D, H> {
     /// # Safety
     /// `lent` must be of the context that the program was loaded for, and `H` its linker's.
+    #[inline]
     pub(crate) unsafe fn new(
         program: &Arc<Loaded>,
         kept: Option<&Kept>,
@@ -131,17 +142,12 @@ impl<D, H> Drop for RunAsync<'_, D, H> {
             // The handler may have interrupted the allocator, or may not switch stacks. The run is forgotten.
             return;
         }
-        // SAFETY: not used again.
-        let held = unsafe { ManuallyDrop::take(&mut self.held) };
-        let Held { state, program, kept, limits } = held;
-        {
-            // The run may be what keeps the program: see `Program`'s. Also if a future panics as it is dropped.
-            let _settles = SettlesAtLast(program.engine.domain());
-            // Before host, data and program, which it uses.
-            drop(state);
-        }
-        drop(program);
-        drop((kept, limits));
+        let rest = Rest(&mut self.held);
+        let Held { state, program, .. } = &mut **rest.0;
+        // The run may be what keeps the program: see `Program`'s. Also if a future panics as it is dropped.
+        let _settles = SettlesAtLast(program.engine.domain());
+        // Before host, data and program, which it uses.
+        *state = State::Over;
     }
 }
 
