@@ -35,7 +35,7 @@ struct Held {
     state: State,
     program: Arc<Loaded>,
     /// As the program's handle has it.
-    kept: Option<Kept>,
+    _kept: Option<Kept>,
     /// Not in a box: a handler may make a future, wherever its thread is.
     limits: Option<RunLimits>,
 }
@@ -124,8 +124,8 @@ impl<'r, D, H: 'static> RunAsync<'r, D, H> {
         lent: Lent<'r, D, H>,
         limits: Option<&RunLimits>,
     ) -> Self {
-        let (program, kept) = (Arc::clone(program), kept.cloned());
-        let held = Held { state: State::New, program, kept, limits: limits.cloned() };
+        let (program, _kept) = (Arc::clone(program), kept.cloned());
+        let held = Held { state: State::New, program, _kept, limits: limits.cloned() };
         RunAsync { held: ManuallyDrop::new(held), lent }
     }
 
