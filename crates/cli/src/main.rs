@@ -41,7 +41,9 @@ mod values;
 mod verify;
 
 use anyhow::Result;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::error::{Error, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Load, run, inspect and disassemble BPF programs in user space.
@@ -117,10 +119,48 @@ impl Command {
     }
 }
 
+/// Options that have an effect only with another one. clap's own `requires` is not checked if the other one conflicts
+/// with an option that is given.
+const NEEDS: [(&str, &str); 7] = [
+    ("record", "host"),
+    ("field", "host"),
+    ("result", "host"),
+    ("out_only", "out"),
+    ("case", "cases"),
+    ("fuzz_inputs", "fuzz"),
+    ("host", "object"),
+];
+
+/// Refuses options of a subcommand without those that they need.
+fn check_needs(matches: &ArgMatches) -> Result<(), Error> {
+    let Some((name, given)) = matches.subcommand() else { return Ok(()) };
+    let mut command = Args::command();
+    command.build();
+    let Some(command) = command.find_subcommand_mut(name) else { return Ok(()) };
+    let arg = |id: &str| command.get_arguments().find(|arg| arg.get_id() == id).cloned();
+    let is_given = |id: &str| given.value_source(id) == Some(ValueSource::CommandLine);
+    for (option, needed) in NEEDS {
+        let (Some(option), Some(needed)) = (arg(option), arg(needed)) else { continue };
+        // The object is an option of `replay` only.
+        let applies = needed.get_long().is_some();
+        if applies && is_given(option.get_id().as_str()) && !is_given(needed.get_id().as_str()) {
+            return Err(command.error(ErrorKind::MissingRequiredArgument, format!("{option} needs {needed}")));
+        }
+    }
+    Ok(())
+}
+
+/// The arguments of the process.
+fn arguments() -> Result<Args, Error> {
+    let matches = Args::command().try_get_matches()?;
+    check_needs(&matches)?;
+    Args::from_arg_matches(&matches)
+}
+
 fn main() -> ExitCode {
     // A reader that closes the pipe (`bpf disasm … | head`) ends this process by SIGPIPE, instead of failing a print.
     bpf_os::process::end_with_the_pipe();
-    let (result, json) = match Args::try_parse() {
+    let (result, json) = match arguments() {
         Ok(Args { command }) => (command.run(), command.json()),
         // Help and version are results, and go to standard output.
         Err(usage) if !usage.use_stderr() => (usage.print().map(|()| ExitCode::SUCCESS).map_err(Into::into), false),
@@ -133,4 +173,36 @@ fn main() -> ExitCode {
     let Err(error) = result else { return result.unwrap_or(ExitCode::SUCCESS) };
     out::failure(&error, json);
     ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// clap does not ask for a required option that conflicts with a given one.
+    #[test]
+    fn options_without_the_one_that_they_need_are_refused() {
+        for (text, needed) in [
+            ("run a.o --record a.rec", "--host"),
+            ("run a.o --record a.rec --data hex:00", "--host"),
+            ("run a.o --record a.rec --ctx raw --headroom 8", "--host"),
+            ("run a.o --field client=7 --data hex:00", "--host"),
+            ("run a.o --result say=7 --out a.pcap", "--host"),
+            ("run a.o --out-only 2 --host a.json", "--out"),
+            ("debug --cases a.toml --field client=7", "--host"),
+            ("debug a.o --case first --data hex:00", "--cases"),
+            ("replay a.rec --host a.json", "--object"),
+            ("test a.toml --fuzz-inputs 3", "--fuzz"),
+        ] {
+            let given = Args::command().try_get_matches_from(["bpf"].into_iter().chain(text.split(' ')));
+            let error = given.and_then(|given| check_needs(&given)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::MissingRequiredArgument, "{text}: {error}");
+            assert!(error.to_string().contains(needed), "{text}: {error}");
+            assert_eq!(error.exit_code(), 2);
+        }
+        for text in ["run a.o", "run a.o --record a.rec --host a.json", "run a.o --out a.pcap --out-only 2"] {
+            let given = Args::command().try_get_matches_from(["bpf"].into_iter().chain(text.split(' ')));
+            given.and_then(|given| check_needs(&given)).unwrap();
+        }
+    }
 }
