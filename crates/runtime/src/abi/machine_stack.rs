@@ -35,6 +35,10 @@ pub(crate) const INTERPRETER: u64 = 32 * 1024;
 /// Upper bound in bytes on frames of hooks and dispatchers, of the entry into emitted code, and of returning an error.
 const ENTRY: u64 = 2048;
 
+/// Bytes of the poller's stack for a poll of a sleepable run: the library's frames, a switch, and a host's future that
+/// polls nothing large.
+const POLL: u64 = 8 * 1024 + ENTRY;
+
 /// Bytes that no stack of limited size has.
 const ENORMOUS: u64 = 1 << 40;
 
@@ -71,6 +75,27 @@ pub(crate) fn on_signal_stack() -> bool {
     // The C library says of an unlimited stack that it begins where the heap ended at that time.
     let inside = len < ENORMOUS && stack_pointer().wrapping_sub(low) <= len;
     !inside && thread::signal_stack().is_some()
+}
+
+/// Refuses to poll a sleepable run, or to drop its future, where less than [`POLL`] bytes of the poller's stack are left:
+/// runs may be polled inside others, all on one stack. A stack whose ends are unknown is not checked.
+#[inline]
+pub(crate) fn check_poll() -> Result<(), Box<RunError>> {
+    let (low, len) = BOUNDS.get();
+    let left = stack_pointer().wrapping_sub(low);
+    if (POLL..=len).contains(&left) { Ok(()) } else { check_poll_slowly() }
+}
+
+#[cold]
+#[inline(never)]
+fn check_poll_slowly() -> Result<(), Box<RunError>> {
+    // Nothing on the way down a chain of polls switches to a run's stack, so nothing else has requested them.
+    if BOUNDS.get() == UNASKED {
+        request();
+    }
+    let (low, len) = BOUNDS.get();
+    let left = stack_pointer().wrapping_sub(low);
+    if left > len || left >= POLL { Ok(()) } else { Err(Box::new(RunError::Stack { needed: POLL, left })) }
 }
 
 /// Requests the ends of this thread's stack.
@@ -123,15 +148,6 @@ impl StackNeed {
     /// Bytes of a stack that suffices for any run without tail calls.
     pub(crate) fn plain(&self) -> u64 {
         self.plain
-    }
-
-    /// Refuses to poll a run, or to drop its future, on a stack with less than half of the bytes for host functions
-    /// left: runs may be polled inside others, all on one stack. A stack whose ends are unknown is not checked.
-    #[inline]
-    pub(crate) fn check_poll(&self) -> Result<(), Box<RunError>> {
-        let (low, len) = BOUNDS.get();
-        let (left, needed) = (stack_pointer().wrapping_sub(low), self.reserve / 2);
-        if left > len || left >= needed { Ok(()) } else { Err(Box::new(RunError::Stack { needed, left })) }
     }
 
     /// Refuses a run that may need more stack than is left. `beside`: bytes beside its machine code, at most

@@ -10,7 +10,7 @@ use crate::abi::critical::Critical;
 use crate::abi::fiber::{Budget, Fiber, Outcome, Step};
 use crate::abi::limits::{Limits, RunLimits, Terms};
 use crate::abi::link::Waiting;
-use crate::abi::machine_stack::INTERPRETER;
+use crate::abi::machine_stack::{INTERPRETER, check_poll};
 use crate::abi::parked::drop_waker;
 use crate::abi::stop::dropped_outside;
 use crate::context::Parts;
@@ -279,7 +279,7 @@ impl Asleep {
             return Poll::Ready(self.lose(None));
         }
         // Also where the run began outside of the runs that it is polled in now: all of these are on this stack.
-        let room = engine.runs.config.stack.check_poll();
+        let room = check_poll();
         let nested = match room.and_then(|()| nesting(engine, engine.runs.config.max_nested).map_err(boxed)) {
             Ok(nested) => nested,
             // The run is ended on its own stack.
@@ -397,7 +397,7 @@ impl Asleep {
         let mut thrown = thrown.or_else(|| fiber.as_ref().and_then(|fiber| fiber.thrown()));
         core::mem::forget(fiber);
         // The destructors of runs that this run's future has are all on this stack.
-        let room = self.program().engine.0.runs.config.stack.check_poll();
+        let room = check_poll();
         if let (Some(call), Ok(())) = (self.call.take(), room) {
             // SAFETY: the call lies on the stack of the run, which nobody resumes.
             let call = unsafe { &mut *call };

@@ -474,3 +474,16 @@ fn runs_are_polled_inside_others_as_far_as_the_stack_goes() {
         assert_eq!(engine.async_runs(), 0);
     }
 }
+
+/// A run that needs a large stack of its own needs none of its poller's.
+#[test]
+fn the_stack_that_runs_reserve_is_not_their_pollers() {
+    for engine in engines(|config| config.stack_reserve(8 << 20)) {
+        let mut linker = Linker::<()>::new(&engine);
+        linker.func_async(1001, "wait", async |_: AsyncCaller<'_, ()>| after(2).await).unwrap();
+        let program = load(&linker, "call 1001\nr0 = 7\nexit");
+        let run = move || block_on(program.run_async(&mut (), &mut []));
+        let result = std::thread::Builder::new().stack_size(1 << 20).spawn(run).unwrap().join().unwrap();
+        assert_eq!(result.unwrap(), 7);
+    }
+}
