@@ -534,6 +534,26 @@ fn contexts_that_functions_write_are_recorded() {
     }
 }
 
+/// Memory that lies in the host's context itself, between its fields: of a flow dissector.
+#[test]
+fn memory_in_the_context_is_recorded() {
+    use bpf_runtime::net::{SkBuff, Skb};
+    let writes = "r2 = *(u64 *)(r1 + 144)\nr3 = 7\n*(u16 *)(r2 + 2) = r3\nr0 = *(u16 *)(r2 + 2)\nexit";
+    let reads = "r2 = *(u64 *)(r1 + 144)\nr0 = *(u16 *)(r2 + 2)\nexit";
+    for engine in engines(|config| config) {
+        let linker = Linker::<()>::new(&engine);
+        for text in [writes, reads] {
+            let program = linker.loader::<Skb>().recordable(true).insns("keys", assemble(text).unwrap()).unwrap();
+            let mut recorder = program.recorder(RecorderOptions::new()).unwrap();
+            let mut packet = [0; 64];
+            let mut buff = SkBuff::new(&mut packet);
+            buff.flow_keys.thoff = 7;
+            assert_eq!(recorder.run(&mut (), &mut buff).unwrap(), 7);
+            assert_eq!(Recording::parse(&recorder.save()).unwrap().replay(0, &mut ()).unwrap().result, Ok(7));
+        }
+    }
+}
+
 /// A socket that the program chooses, which it sees in its context then.
 #[test]
 fn chosen_sockets_are_recorded() {

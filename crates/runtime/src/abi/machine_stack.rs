@@ -39,8 +39,8 @@ const ENTRY: u64 = 2048;
 /// polls nothing large.
 const POLL: u64 = 8 * 1024 + ENTRY;
 
-/// Bytes that no stack of limited size has.
-const ENORMOUS: u64 = 1 << 40;
+/// More bytes than a stack of limited size has, and fewer than the addresses of any host with 64-bit ones.
+const ENORMOUS: u64 = 1 << 32;
 
 /// Bounds that contain no address.
 const NOWHERE: (u64, u64) = (1, 0);

@@ -1,44 +1,11 @@
 //! A copy of the memory that a run is given: the context, and the memory that it points to.
 
-use crate::context::{ContextLayout, Parts};
-use crate::exec::interp::given::{host_parts, is_whole};
+use crate::context::Parts;
 use crate::exec::log::digest;
-use bpf_verifier::FieldKind;
+use crate::exec::places::{Given, Places};
 use core::ops::Range;
 
-/// Where the memory of a context lies, by the context's layout.
-#[derive(Debug)]
-pub(crate) struct Pointers {
-    /// For each region: the places in the context of its first address and of its end, and whether programs may write
-    /// it.
-    regions: Vec<(usize, usize, bool)>,
-    /// The parts of the host's struct that fields lie in, ascending, and whether programs may write them. Other bytes
-    /// may be padding, or the host's own values: they are neither read nor recorded, and are 0 in the copy.
-    fields: Vec<(Range<usize>, bool)>,
-    /// Up to here the fields leave no other bytes.
-    dense: usize,
-    /// Whether the interpreter has the context as one part.
-    whole: bool,
-}
-
-impl Pointers {
-    pub(crate) fn of(layout: &ContextLayout) -> Pointers {
-        let place = |kind| {
-            let field = layout.fields.iter().find(|field| field.kind == kind)?;
-            Some(crate::num::index(field.host_offset.into()))
-        };
-        let region = |(index, region): (u8, &bpf_verifier::Region)| {
-            Some((place(FieldKind::Data(index))?, place(FieldKind::DataEnd(index))?, region.writable))
-        };
-        let regions =
-            if layout.raw { Vec::new() } else { (0..=u8::MAX).zip(&layout.regions).filter_map(region).collect() };
-        // A raw context is all bytes.
-        let fields = if layout.raw { Vec::new() } else { host_parts(&layout.fields, usize::MAX) };
-        let further = |end: usize, (part, _): &(Range<usize>, bool)| if part.start <= end { part.end } else { end };
-        let dense = if layout.raw { usize::MAX } else { fields.iter().fold(0, further) };
-        Pointers { regions, fields, dense, whole: is_whole(layout) }
-    }
-
+impl Places {
     /// Appends the fields of the context at `at` to `bytes`.
     ///
     /// # Safety
@@ -56,7 +23,7 @@ impl Pointers {
     /// The parts of a context of which each has rights of its own, and whether programs may write them; empty if the
     /// context is one part.
     pub(crate) fn rights(&self) -> &[(Range<usize>, bool)] {
-        if self.whole { &[] } else { &self.fields }
+        &self.fields
     }
 }
 
@@ -83,57 +50,60 @@ impl Image {
     /// Copies what a run is given.
     ///
     /// # Safety
-    /// `parts` must be valid for reads, and agree with the layout of `pointers`.
+    /// `parts` must be valid for reads, and agree with the layout of `places`.
     #[inline]
-    pub(crate) unsafe fn take(&mut self, pointers: &Pointers, parts: Parts) {
+    pub(crate) unsafe fn take(&mut self, places: &Places, parts: Parts) {
         self.parts.clear();
         self.bytes.clear();
-        if parts.context_len > pointers.dense && !parts.context.is_null() {
+        if parts.context_len > places.dense && !parts.context.is_null() {
             let (at, len) = (parts.context.cast_const(), parts.context_len);
             self.parts.push(Part { start: at.expose_provenance() as u64, len, writable: true });
             // SAFETY: the caller's contract.
-            unsafe { pointers.copy_fields(at, len, &mut self.bytes) };
+            unsafe { places.copy_fields(at, len, &mut self.bytes) };
         } else {
             // SAFETY: the caller's contract; fields have no padding.
             unsafe { self.add(parts.context, parts.context_len, true) };
         }
         if !parts.memory.is_null() {
             // SAFETY: the caller's contract.
-            return unsafe { self.add(parts.memory, parts.memory_len, true) };
+            unsafe { self.add(parts.memory, parts.memory_len, true) };
         }
-        for &(start, end, writable) in &pointers.regions {
-            let pointer = |at: usize| Some(usize::from_ne_bytes(*self.bytes.get(at..)?.first_chunk()?));
+        let context = (parts.context.addr(), parts.context_len);
+        for place in 0..places.count() {
             // The context is the first part, so its bytes begin at 0.
-            let (Some(start), Some(end)) = (pointer(start), pointer(end)) else { continue };
-            let len = end.saturating_sub(start);
-            // SAFETY: the context's pointers are the ends of memory that is borrowed with it.
-            unsafe { self.add(core::ptr::with_exposed_provenance(start), len, writable) };
+            let word = |at: usize| Some(usize::from_ne_bytes(*self.bytes.get(at..)?.first_chunk()?));
+            let Some(Given { start, len, writable, inside }) = places.region(place, context, word) else { continue };
+            if inside.is_some() || parts.memory.is_null() {
+                // SAFETY: the context's pointers are the ends of memory that is borrowed with it, or the region lies in
+                // the context.
+                unsafe { self.add(core::ptr::with_exposed_provenance(start), len, writable) };
+            }
         }
     }
 
-    /// Address and length of each part of the copied memory that a function of the host may write, by `pointers`.
-    pub(crate) fn own(&self, pointers: &Pointers) -> impl Iterator<Item = (u64, usize)> {
+    /// Address and length of each part of the copied memory that a function of the host may write, by `places`.
+    pub(crate) fn own(&self, places: &Places) -> impl Iterator<Item = (u64, usize)> {
         let context = self.parts.first().copied();
         let (start, len) = context.map_or((0, 0), |part| (part.start, part.len));
         let field = move |(part, _): &(Range<usize>, bool)| {
             let end = part.end.min(len);
             (part.start < end).then(|| (start + part.start as u64, end - part.start))
         };
-        let whole = (pointers.dense == usize::MAX && len != 0).then_some((start, len));
+        let whole = (places.dense == usize::MAX && len != 0).then_some((start, len));
         let others = self.parts.iter().skip(1).filter(|part| part.writable && part.len != 0);
-        pointers.fields.iter().filter_map(field).chain(whole).chain(others.map(|part| (part.start, part.len)))
+        places.fields.iter().filter_map(field).chain(whole).chain(others.map(|part| (part.start, part.len)))
     }
 
     /// The digest of the memory that was copied, as it is now.
     ///
     /// # Safety
     /// The memory must still be valid for reads.
-    pub(crate) unsafe fn digest_now(&self, pointers: &Pointers) -> u64 {
+    pub(crate) unsafe fn digest_now(&self, places: &Places) -> u64 {
         let at = |part: &Part| core::ptr::with_exposed_provenance::<u8>(crate::num::index(part.start));
         let mut context = Vec::new();
-        if let Some(part) = self.parts.first().filter(|part| part.len > pointers.dense) {
+        if let Some(part) = self.parts.first().filter(|part| part.len > places.dense) {
             // SAFETY: the caller's contract.
-            unsafe { pointers.copy_fields(at(part), part.len, &mut context) };
+            unsafe { places.copy_fields(at(part), part.len, &mut context) };
         }
         digest(self.parts.iter().enumerate().map(|(number, part)| match part.len {
             0 => &[][..],

@@ -75,7 +75,7 @@ pub(crate) unsafe fn run_watched<W: Watch>(
 ) -> Result<u64, RunError> {
     let mut memory = Memory::new();
     // SAFETY: the caller's contract.
-    let r1 = unsafe { given::give(&mut memory, program.layout, parts) };
+    let r1 = unsafe { given::give(&mut memory, &what.places, parts) };
     memory.set_packet(parts.packet as u64, parts.packet_len as u64);
 
     #[cfg(feature = "oracle")]

@@ -7,6 +7,7 @@ mod interp;
 pub(crate) mod listing;
 pub(crate) mod log;
 pub(crate) mod observed;
+pub(crate) mod places;
 mod run;
 pub(crate) mod timers;
 pub(crate) mod watch;

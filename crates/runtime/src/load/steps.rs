@@ -330,12 +330,13 @@ impl<H: 'static> Loading<'_, H> {
             },
             sleepable: how.sleepable,
             sink,
-            recordable: (how.recordable && mode == Mode::Jit)
-                .then(|| Arc::new(Interpreted::new(program.clone(), facts, false).with_addresses(how.privileged))),
+            recordable: (how.recordable && mode == Mode::Jit).then(|| {
+                Arc::new(Interpreted::new(program.clone(), facts, layout, false).with_addresses(how.privileged))
+            }),
         };
         match mode {
             Mode::Interpreter => {
-                let what = Arc::new(Interpreted::new(program, facts, config.coverage));
+                let what = Arc::new(Interpreted::new(program, facts, unit.layout, config.coverage));
                 then(&unit, Ready::Interpreted(&what))
             }
             #[cfg(not(native))]

@@ -1,7 +1,9 @@
 //! The form of a program that the interpreter executes, shared by instances.
 
+use crate::exec::places::Places;
 use bpf_analysis::{AccessCheck, ArenaFact, Facts, MemKind, RegionBounds};
 use bpf_isa::{InsnIdx, Program};
+use bpf_verifier::ContextLayout;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// A program as the interpreter executes it.
@@ -14,13 +16,15 @@ pub(crate) struct Interpreted {
     pub(crate) verified: bool,
     /// Whether it may look at addresses: it is privileged.
     pub(crate) sees_addresses: bool,
+    /// Where the memory of its context lies.
+    pub(crate) places: Places,
     /// The executions of each instruction slot, if they are counted.
     counts: Option<Box<[AtomicU64]>>,
 }
 
 impl Interpreted {
     /// From a program whose references are resolved, and its facts.
-    pub(crate) fn new(program: Program, facts: &Facts, counted: bool) -> Interpreted {
+    pub(crate) fn new(program: Program, facts: &Facts, layout: &ContextLayout, counted: bool) -> Interpreted {
         let accesses_arena = |at: &InsnIdx| facts.insn(*at).memory == Some(MemKind::Arena);
         let arena = facts.arena.map(|arena| {
             let insns = (0..crate::num::small(program.insns().len())).map(InsnIdx).filter(accesses_arena);
@@ -37,7 +41,8 @@ impl Interpreted {
         };
         // Facts of a verified program cover every instruction; without a verification there are none.
         let counts = counted.then(|| program.insns().iter().map(|_| AtomicU64::new(0)).collect());
-        Interpreted { left, verified: !facts.insns.is_empty(), sees_addresses: false, program, counts }
+        let places = Places::of(layout);
+        Interpreted { left, verified: !facts.insns.is_empty(), sees_addresses: false, program, places, counts }
     }
 
     /// Sets whether the program may look at addresses.

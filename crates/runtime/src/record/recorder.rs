@@ -7,9 +7,10 @@
 use crate::context::Context;
 use crate::error::RunError;
 use crate::error::record::RecordError;
-use crate::exec::image::{Image, Pointers};
+use crate::exec::image::Image;
 use crate::exec::listing::Listing;
 use crate::exec::log::{Entered, Log, unrecorded};
+use crate::exec::places::Places;
 use crate::handle::program::Program;
 use crate::program::interpreted::Interpreted;
 use crate::program::loaded::Loaded;
@@ -72,7 +73,7 @@ pub enum RecordMode {
 pub struct Recorder<C, H = ()> {
     program: Program<C, H>,
     mode: RecordMode,
-    pointers: Pointers,
+    places: Places,
     options: RecorderOptions,
     template: Template,
     /// The kept runs, as many as there were, up to the number of the options; then the oldest is overwritten.
@@ -131,17 +132,17 @@ impl<C: Context, H: 'static> Program<C, H> {
         if options.runs == 0 {
             return Err(RecordError::NoRuns);
         }
-        let pointers = Pointers::of(loaded.layout);
+        let places = Places::of(loaded.layout);
         let right = |(part, writable): &(Range<usize>, bool)| Rights {
             // A field has 32-bit offset and size.
             offset: crate::num::small(part.start),
             len: crate::num::small(part.len()),
             writable: *writable,
         };
-        let rights = pointers.rights().iter().map(right).collect();
+        let rights = places.rights().iter().map(right).collect();
         let template = Template { code: Code::of(Listing::of(loaded, what), what), rights };
         let slots = Vec::new();
-        Ok(Recorder { program: self.clone(), mode, pointers, options, template, slots, next: 0 })
+        Ok(Recorder { program: self.clone(), mode, places, options, template, slots, next: 0 })
     }
 
     /// Returns the program as tools that step through it show it; `None` for machine code that does not keep its
@@ -200,14 +201,14 @@ impl<C: Context, H: 'static> Recorder<C, H> {
         self.next = if self.next + 1 == self.options.runs { 0 } else { self.next + 1 };
         slot.end = None;
         // SAFETY: `Context` promises parts that are valid while `data` is borrowed, and that agree with its layout.
-        unsafe { slot.image.take(&self.pointers, parts) };
+        unsafe { slot.image.take(&self.places, parts) };
         let result = match (self.mode, loaded.instructions()) {
             (RecordMode::Interpreted, Some(what)) => {
-                slot.log.begin(self.options.run_bytes, slot.image.own(&self.pointers));
+                slot.log.begin(self.options.run_bytes, slot.image.own(&self.places));
                 // SAFETY: as in `Program::run`.
                 let result = unsafe { loaded.run_watched(what, host, parts, &mut slot.log) };
                 // SAFETY: `data` is still borrowed, and with it what the parts lead to.
-                slot.log.after = unsafe { slot.image.digest_now(&self.pointers) };
+                slot.log.after = unsafe { slot.image.digest_now(&self.places) };
                 result
             }
             // SAFETY: as in `Program::run`.

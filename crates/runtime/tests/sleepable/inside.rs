@@ -3,13 +3,13 @@
 use super::common::engines::engines;
 use super::{ONCE, after, block_on, load, poll, waits};
 use bpf_runtime::{
-    AsyncCaller, Caller, Config, Engine, HelperError, Interrupter, Linker, Program, Raw, RunError, RunLimits,
-    isa::assemble,
+    AsyncCaller, Caller, Config, Engine, HelperError, Hook, HookPolicy, Interrupter, Linker, Program, Raw, RunError,
+    RunLimits, isa::assemble,
 };
 use std::future::{Future, pending};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -485,5 +485,66 @@ fn the_stack_that_runs_reserve_is_not_their_pollers() {
         let run = move || block_on(program.run_async(&mut (), &mut []));
         let result = std::thread::Builder::new().stack_size(1 << 20).spawn(run).unwrap().join().unwrap();
         assert_eq!(result.unwrap(), 7);
+    }
+}
+
+/// Polls a run that waits within another, where that is too deep; then outside, until it is over. Returns both results.
+fn polled_too_deep(
+    engine: &Engine,
+    inner: impl Future<Output = Result<u64, RunError>> + Send + 'static,
+    ask: impl Fn(),
+) -> [String; 2] {
+    let inner: Arc<Mutex<Owned>> = Arc::new(Mutex::new(Box::pin(inner)));
+    assert!(poll(inner.lock().unwrap().as_mut()).is_pending());
+    ask();
+    let seen = Arc::new(OnceLock::new());
+    let mut linker = Linker::<()>::new(engine);
+    let polls = (Arc::clone(&inner), Arc::clone(&seen));
+    let polls = move |_: AsyncCaller<'_, ()>| {
+        let (inner, seen) = polls.clone();
+        async move {
+            after(1).await;
+            let result = poll(inner.lock().unwrap().as_mut());
+            seen.set(format!("{result:?}")).unwrap();
+        }
+    };
+    linker.func_async(1002, "polls", polls).unwrap();
+    let outer = load(&linker, "call 1002\nr0 = 0\nexit");
+    block_on(outer.run_async(&mut (), &mut [])).unwrap();
+    let mut inner = inner.lock().unwrap();
+    let later = (0..3).map(|_| poll(inner.as_mut())).find(Poll::is_ready);
+    [seen.get().unwrap().clone(), format!("{:?}", later.unwrap())]
+}
+
+#[test]
+fn a_run_that_is_polled_too_deep_goes_on_elsewhere_or_ends_if_that_was_asked() {
+    for engine in engines(|config| config.max_nested_runs(1).interruptible(true)) {
+        let mut linker = Linker::<()>::new(&engine);
+        linker.func_async(1001, "wait", async |_: AsyncCaller<'_, ()>| after(2).await).unwrap();
+        let waits: &'static Program<Raw, ()> = Box::leak(Box::new(load(&linker, "call 1001\nr0 = 7\nexit")));
+        let hook = Hook::sleepable(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
+        hook.attach(waits).unwrap();
+        let new = || (Box::leak(Box::new(())), Box::leak(Box::new([0; 0])));
+        for asked in [false, true] {
+            let expected = match asked {
+                false => ["Ready(Err(TooDeep", "Ready(Ok(7))"],
+                true => ["Ready(Err(Interrupted", "Ready(Err(Over))"],
+            };
+            let ((host, data), (of_hook, its_data)) = (new(), new());
+            let ask = |work: &dyn Fn()| {
+                if asked {
+                    work();
+                }
+            };
+            let results = [
+                polled_too_deep(&engine, waits.run_async(host, data), || ask(&|| waits.interrupt())),
+                polled_too_deep(&engine, hook.run_async(of_hook, its_data), || ask(&|| hook.interrupt())),
+            ];
+            for result in results {
+                let as_expected = |(seen, expected): (&String, &str)| seen.starts_with(expected);
+                assert!(result.iter().zip(expected).all(as_expected), "{result:?}");
+            }
+        }
+        assert_eq!(engine.async_runs(), 0);
     }
 }
