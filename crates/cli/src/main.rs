@@ -131,7 +131,7 @@ const NEEDS: [(&str, &str); 7] = [
     ("host", "object"),
 ];
 
-/// Refuses options of a subcommand without those that they need.
+/// Refuses an option of a subcommand where the option that it needs is absent.
 fn check_needs(matches: &ArgMatches) -> Result<(), Error> {
     let Some((name, given)) = matches.subcommand() else { return Ok(()) };
     let mut command = Args::command();

@@ -77,8 +77,8 @@ pub(crate) fn on_signal_stack() -> bool {
     !inside && thread::signal_stack().is_some()
 }
 
-/// Refuses to poll a sleepable run, or to drop its future, where less than [`POLL`] bytes of the poller's stack are left:
-/// runs may be polled inside others, all on one stack. A stack whose ends are unknown is not checked.
+/// Refuses to poll a sleepable run, or to drop its future, where less than [`POLL`] bytes of the poller's stack are
+/// left: runs may be polled inside others, all on one stack. A stack whose ends are unknown is not checked.
 #[inline]
 pub(crate) fn check_poll() -> Result<(), Box<RunError>> {
     let (low, len) = BOUNDS.get();

@@ -10,6 +10,7 @@ pub(crate) mod frags;
 pub(crate) mod int;
 pub(crate) mod network;
 pub(crate) mod packet;
+pub(crate) mod places;
 pub(crate) mod sk_lookup;
 pub(crate) mod skb;
 pub(crate) mod sock_addr;

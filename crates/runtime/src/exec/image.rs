@@ -1,8 +1,8 @@
 //! A copy of the memory that a run is given: the context, and the memory that it points to.
 
 use crate::context::Parts;
+use crate::context::places::{Given, Places};
 use crate::exec::log::digest;
-use crate::exec::places::{Given, Places};
 use core::ops::Range;
 
 impl Places {

@@ -7,7 +7,6 @@ mod interp;
 pub(crate) mod listing;
 pub(crate) mod log;
 pub(crate) mod observed;
-pub(crate) mod places;
 mod run;
 pub(crate) mod timers;
 pub(crate) mod watch;

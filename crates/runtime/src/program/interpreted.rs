@@ -1,6 +1,6 @@
 //! The form of a program that the interpreter executes, shared by instances.
 
-use crate::exec::places::Places;
+use crate::context::places::Places;
 use bpf_analysis::{AccessCheck, ArenaFact, Facts, MemKind, RegionBounds};
 use bpf_isa::{InsnIdx, Program};
 use bpf_verifier::ContextLayout;

@@ -5,12 +5,12 @@
 //! a recorder stay machine code.
 
 use crate::context::Context;
+use crate::context::places::Places;
 use crate::error::RunError;
 use crate::error::record::RecordError;
 use crate::exec::image::Image;
 use crate::exec::listing::Listing;
 use crate::exec::log::{Entered, Log, unrecorded};
-use crate::exec::places::Places;
 use crate::handle::program::Program;
 use crate::program::interpreted::Interpreted;
 use crate::program::loaded::Loaded;

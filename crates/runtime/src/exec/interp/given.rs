@@ -2,7 +2,7 @@
 //! to.
 
 use crate::context::Parts;
-use crate::exec::places::{Given, Places};
+use crate::context::places::{Given, Places};
 use bpf_interp::Memory;
 use bpf_verifier::{ContextLayout, FieldKind};
 use core::ops::Range;
