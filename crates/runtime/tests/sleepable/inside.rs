@@ -521,9 +521,9 @@ fn a_run_that_is_polled_too_deep_goes_on_elsewhere_or_ends_if_that_was_asked() {
     for engine in engines(|config| config.max_nested_runs(1).interruptible(true)) {
         let mut linker = Linker::<()>::new(&engine);
         linker.func_async(1001, "wait", async |_: AsyncCaller<'_, ()>| after(2).await).unwrap();
-        let waits: &'static Program<Raw, ()> = Box::leak(Box::new(load(&linker, "call 1001\nr0 = 7\nexit")));
+        let waits: Program<Raw, ()> = load(&linker, "call 1001\nr0 = 7\nexit");
         let hook = Hook::sleepable(&engine, HookPolicy::LastWins { empty: 0 }).unwrap();
-        hook.attach(waits).unwrap();
+        hook.attach(&waits).unwrap();
         let new = || (Box::leak(Box::new(())), Box::leak(Box::new([0; 0])));
         for asked in [false, true] {
             let expected = match asked {
