@@ -701,6 +701,27 @@ fn a_search_with_bounds_of_any_size_does_not_overflow() {
     common::with_env(text, |env| drop(Verifier::new().verify(common::program(text), env)));
 }
 
+/// The start and the length of the longest word lie within the buffer together: a row over both of them and the length
+/// of the buffer, which is true of the first state only after its constant is relaxed.
+#[test]
+fn a_sum_of_two_values_that_each_round_may_replace_is_bounded() {
+    let text = ";raw\nr0 = 0\nr3 = 0\nr4 = 0\nif r2 == 0 goto out\nr6 = 0\nr5 = 0\ngoto word\n\
+                next:\nr5 += 1\nr6 = r4\nif r5 < r2 goto word\ngoto read\nword:\nr7 = r3\nr4 = r5\n\
+                scan:\nr3 = r1\nr3 += r5\nr3 = *(u8 *)(r3 + 0)\nif r3 == 32 goto end\nr5 += 1\nif r5 < r2 goto scan\n\
+                end:\nr3 = r5\nr3 -= r4\nif r3 > r7 goto longer\nr4 = r6\nlonger:\nif r3 > r7 goto next\nr3 = r7\n\
+                goto next\nread:\nif r3 == 0 goto out\nr1 += r4\nr2 = 0\nr0 = 0\nsum:\nr4 = r1\nr4 += r2\n\
+                r4 = *(u8 *)(r4 + 0)\nr0 += r4\nr2 += 1\nif r2 < r3 goto sum\nout:\nexit";
+    let proven = |text: &str| {
+        let program = common::program(text);
+        common::with_env(text, |env| {
+            certify_within(&program, env, FUEL).is_ok_and(|certificate| accepts(&program, env, &certificate))
+        })
+    };
+    assert!(proven(text));
+    // The unsafe twin reads the byte behind the word.
+    assert!(!proven(&text.replace("r4 = *(u8 *)(r4 + 0)", "r4 = *(u8 *)(r4 + 1)")));
+}
+
 /// Loops that need what an invariant by bounds alone does not give, and how they are proven.
 #[test]
 fn invariants_of_loops_keep_what_their_proofs_need() {

@@ -66,6 +66,11 @@ impl<'m> Search<'m> {
             Insn::JumpIf { src, .. } => imm(src),
             _other => None,
         });
+        let ordered = program.insns().iter().filter_map(|insn| match *insn {
+            Insn::JumpIf { cond: Cond::Eq | Cond::Ne | Cond::Set, .. } => None,
+            Insn::JumpIf { src, .. } => imm(src),
+            _other => None,
+        });
         let flags = program.insns().iter().filter_map(|insn| match *insn {
             // The constant as a word of 64 bits, or as the low half of one.
             Insn::Mov { src: Src::Imm(imm), width, .. } => match width {
@@ -77,7 +82,11 @@ impl<'m> Search<'m> {
         let lengths = env.context.regions.iter().map(|region| i128::from(region.max_len)).collect::<Vec<_>>();
         let flags: BTreeSet<i128> = flags.collect();
         let compared = compared.chain(lengths.iter().copied()).chain(flags.iter().copied());
-        let thresholds = ThresholdSets::new(constants.chain(lengths.iter().copied()), compared);
+        let thresholds = ThresholdSets::new(
+            constants.chain(lengths.iter().copied()),
+            compared,
+            ordered.chain(lengths.iter().copied()),
+        );
         Search {
             meter,
             points: Points::new(Keys { partition, flags, frozen: frozen(env) }, thresholds),

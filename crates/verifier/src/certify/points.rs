@@ -5,6 +5,8 @@
 //! divided by a step. In this way, a number that moves by a constant each round becomes `first + step * name`, and all
 //! numbers that move alike share the name, which counts rounds.
 
+mod candidates;
+
 use std::collections::HashMap;
 
 use bpf_analysis::RegSet;
@@ -16,7 +18,7 @@ use bpf_verifier_core::{
 use super::multipliers;
 use super::partition::{Chain, Key, Keys, chain, resolved};
 use super::project;
-use super::thresholds::{ThresholdSets, Thresholds, above_of, below_of};
+use super::thresholds::{TESTS_AFTER, ThresholdSets, Thresholds, above_of, below_of};
 use crate::fuel;
 
 /// Units of fuel for each name, row and place of a point that is compared with a state.
@@ -48,17 +50,24 @@ pub(super) struct PointState {
     chain: Chain,
     pub(super) claim: Invariant,
     recipes: Vec<Recipe>,
+    /// For each name, the number of times that its bounds were weakened: each has its own thresholds, since a late name
+    /// would widen to the ends of its type at once.
+    widened: Vec<usize>,
+    /// Rows that the bounds of names and one row of the claim imply. They take the place of rows that do not hold.
+    implied: Vec<Form>,
     /// Rows that did not hold.
     dropped: Vec<Form>,
-    /// States whose rows were projected on the claim's names.
+    /// States whose rows were projected on the claim's names, since the claim widens to thresholds of this stage.
     projected: usize,
+    stage: usize,
+    /// The number of names that count from another value than at first.
+    rebased: usize,
     /// The number of times that the claim was weakened.
     weakened: usize,
 }
 
-/// The most rows of a claim.
-const MAX_CANDIDATES: usize = 96;
-/// The number of states whose rows are projected although no name is new.
+/// The number of states whose rows are projected although no name is new, for each set of thresholds: a state has a row
+/// only where bounds do not imply it, which bounds that have become weaker may no longer do.
 const PROJECTIONS: usize = 4;
 
 /// Bytes of a term of a form.
@@ -154,8 +163,12 @@ impl Points {
             chain: chain(state.frames()),
             claim: state.to_invariant(),
             recipes: Vec::new(),
+            widened: Vec::new(),
+            implied: Vec::new(),
             dropped: Vec::new(),
             projected: 0,
+            stage: 0,
+            rebased: 0,
             weakened: 0,
         };
         if let Some(frame) = point.claim.frames.last_mut() {
@@ -176,8 +189,11 @@ impl Points {
         let places = point.claim.frames.iter().map(|frame| 11 + frame.stack.cells().len()).sum::<usize>();
         fuel::charge_each(point.claim.names.len() + point.claim.rows.len() + places, PLACE);
         let names = point.claim.names.len();
-        let thresholds = self.thresholds.after(point.weakened);
-        let changed = point.weaken(state, is_head.then_some(thresholds));
+        let stage = self.thresholds.after(point.weakened).0;
+        if stage > point.stage {
+            (point.stage, point.projected) = (stage, 0);
+        }
+        let changed = point.weaken(state, is_head.then_some(&self.thresholds));
         if !changed {
             return Change::None;
         }
@@ -185,7 +201,8 @@ impl Points {
         // States that were covered before need not satisfy a new name or row, and a number that may wrap must get a
         // name before it is compared with the claim.
         let is_new = point.claim.names.len() > names
-            || point.claim.rows.iter().any(|r| !self.all[i].claim.rows.contains(r))
+            || point.rebased != self.all[i].rebased
+            || point.claim.rows.iter().any(|row| !self.all[i].implies(row))
             || point.unnamed(state).is_some();
         self.all[i] = point;
         if is_new { Change::New } else { Change::Weaker }
@@ -206,7 +223,7 @@ impl PointState {
                 + frame.stack.cells().len() * (size_of::<Cell>() + TERM_BYTES)
         });
         let names = self.claim.names.len() * (size_of::<Known>() + size_of::<Recipe>() + TERM_BYTES);
-        names + bytes_of(&self.claim.rows) + bytes_of(&self.dropped) + frames.sum::<usize>()
+        names + bytes_of(&self.claim.rows) + bytes_of(&self.implied) + bytes_of(&self.dropped) + frames.sum::<usize>()
     }
 
     /// The instructions of its calls, then its own: the order in which points are walked.
@@ -252,6 +269,7 @@ impl PointState {
         let name = Name(u32::try_from(self.claim.names.len()).unwrap_or(u32::MAX));
         self.claim.names.push(known);
         self.recipes.push(recipe);
+        self.widened.push(self.weakened.min(TESTS_AFTER));
         Form::name(name)
     }
 
@@ -294,11 +312,7 @@ impl PointState {
             };
             self.set(place, Some(restated));
         }
-        for row in known.rows() {
-            if let Some(row) = renamed(row, &names) {
-                self.claim.rows.push(row);
-            }
-        }
+        self.add_rows(known.rows().iter().filter_map(|row| renamed(row, &names)).collect());
         let name = |n: &Name| names.get(n.index())?.as_ref()?.as_name();
         for frame in &mut self.claim.frames {
             restate_values(frame, |value| restate_pointer(value, name));
@@ -344,7 +358,7 @@ impl PointState {
     }
 
     /// Weakens the claim to cover the state. Bounds widen to thresholds; without these they are joined.
-    fn weaken(&mut self, state: &State, thresholds: Thresholds<'_>) -> bool {
+    fn weaken(&mut self, state: &State, sets: Option<&ThresholdSets>) -> bool {
         let mut changed = false;
         // A step must divide the distance.
         let Some(mut renaming) = self.usable_renaming(state, &mut changed) else { return changed };
@@ -362,6 +376,7 @@ impl PointState {
             moved.push((place, was, is, step));
         }
         let fresh_from = self.claim.names.len();
+        let thresholds = sets.map(|sets| sets.after(self.weakened.min(TESTS_AFTER)).1);
         // Places that move by a constant come first, the smallest step first; the other places use its counter where
         // they can.
         moved.sort_by_key(|(_, _, _, step)| step.map_or(u128::MAX, i128::unsigned_abs));
@@ -404,7 +419,19 @@ impl PointState {
             self.set(place, form);
         }
         for i in 0..self.claim.names.len() {
-            changed |= self.widen(i, &renaming, state, thresholds);
+            if self.falls(i, &renaming, state) {
+                changed = true;
+                self.rebased += 1;
+                match self.rebase(i, &renaming, state, thresholds) {
+                    Some(form) => renaming[i] = form,
+                    None => return true,
+                }
+            }
+            let widened = self.widened.get(i).copied().unwrap_or_default();
+            if self.widen(i, &renaming, state, sets.map(|sets| sets.after(widened).1)) {
+                changed = true;
+                self.widened[i] += 1;
+            }
         }
         // A counter that may have any value may wrap, and a value that it counts is a number of its own.
         let lost: Vec<usize> = (0..renaming.len()).filter(|i| self.has_wrapped(*i, &renaming[*i], state)).collect();
@@ -418,6 +445,9 @@ impl PointState {
                 Some(found) => renaming = found,
                 None => return true,
             }
+        }
+        if let Some(rounds) = counter.filter(|_| !fuel::is_spent()) {
+            self.add_extrapolated(&rounds, state, &renaming);
         }
         if fresh_from < self.claim.names.len() {
             self.add_candidates(fresh_from, state, &renaming);
@@ -465,6 +495,7 @@ impl PointState {
             }
         }
         self.claim.rows.retain(|row| !mentions(row));
+        self.implied.retain(|row| !mentions(row));
         match at {
             Some(place) => {
                 self.recipes[found] = Recipe::Of { place, first: Form::constant(0), step: 1 };
@@ -498,6 +529,61 @@ impl PointState {
         let counts = *step != 1 || first.as_const() != Some(0);
         let within = || holds(form.shifted(-least)) && holds(form.times(-1).and_then(|form| form.shifted(most)));
         whole && counts && !within()
+    }
+
+    /// Whether the name counts from 0 up, and the state may have a number below 0 in its place. As an unsigned word, a
+    /// number just below 0 is a great one.
+    fn falls(&self, i: usize, renaming: &[Form], state: &State) -> bool {
+        let (Some(known), Some(form), Some(recipe)) = (self.claim.names.get(i), renaming.get(i), self.recipes.get(i))
+        else {
+            return false;
+        };
+        let half = i128::from(i64::MAX);
+        let counts = matches!(recipe, Recipe::Of { first, step, .. } if *step != 1 || first.as_const() != Some(0));
+        let falls = |(min, _): (i128, i128)| {
+            (-half..0).contains(&min) && !multipliers::holds(state.known(), form)
+                || counts && min > half && known.bounds().1 <= half
+        };
+        !known.signed && state.known().bounds(form).is_some_and(falls)
+    }
+
+    /// Counts what falls below the first value from 0 on, or, if the name is a value itself or counts in steps above 1,
+    /// by a signed name. Returns the form in the state that the name then stands for.
+    fn rebase(&mut self, i: usize, renaming: &[Form], state: &State, thresholds: Thresholds<'_>) -> Option<Form> {
+        let name = Form::name(Name(u32::try_from(i).ok()?));
+        let Some(Recipe::Of { place, first, step }) = self.recipes.get(i).cloned() else { return None };
+        let known = *self.claim.names.get(i)?;
+        if step.unsigned_abs() > 1 || first.as_const() == Some(0) && step == 1 {
+            let (min, max) = known.bounds();
+            let signed = Known::range(min, max.min(i64::MAX.into()), true)?;
+            self.claim.names[i] = signed;
+            return found(&self.recipes[i], &signed, renaming, state);
+        }
+        let value = first.plus(&name, step)?;
+        let is = number_at(state.lengths(), state.frames(), place)?;
+        // The name as a form over the value.
+        let counted = name.plus(&first, -1)?.times(step)?;
+        let known = joined(&self.claim, &value, state.known(), &is, thresholds);
+        let replaced = (0..self.claim.names.len()).map(|j| match j == i {
+            true => Some(counted.clone()),
+            false => Some(Form::name(Name(u32::try_from(j).ok()?))),
+        });
+        let replaced = replaced.collect::<Option<Vec<Form>>>()?;
+        for place in places(&self.claim.lengths, &self.claim.frames) {
+            let form = self.number(place).and_then(|form| form.substitute(&replaced));
+            self.set(place, form.map(|form| form.residue(64)));
+        }
+        for rows in [&mut self.claim.rows, &mut self.implied, &mut self.dropped] {
+            *rows = rows.iter().filter_map(|row| row.substitute(&replaced)).collect();
+        }
+        for recipe in &mut self.recipes {
+            if let Recipe::Of { first, .. } = recipe {
+                *first = first.substitute(&replaced)?;
+            }
+        }
+        self.claim.names[i] = known;
+        self.recipes[i] = Recipe::Of { place, first: Form::constant(0), step: 1 };
+        found(&self.recipes[i], &known, renaming, state)
     }
 
     /// Joins kinds: a value that has another kind in the state becomes unset, and a byte gets the join of both kinds.
@@ -554,7 +640,7 @@ impl PointState {
             return true;
         }
         if !above {
-            let (to, _) = state.known().bounds(form).unwrap_or((least, most));
+            let (to, _) = bounds_of(state.known(), form).unwrap_or((least, most));
             min = below_of(thresholds, to.min(min), least);
         }
         if !below {
@@ -572,87 +658,6 @@ impl PointState {
         }
         self.claim.names[i] = Known::range(min, max, known.signed).unwrap_or(Known { word: Scalar::UNKNOWN, ..known });
         true
-    }
-
-    /// Adds the consequences of a state's rows for the claim's names.
-    fn project(&mut self, state: &State) {
-        if let Some(renaming) = self.renaming(state) {
-            self.add_rows(project::rows(state.known(), &self.claim.names, &renaming));
-        }
-    }
-
-    /// Adds candidate rows, and returns whether one is new.
-    fn add_rows(&mut self, rows: Vec<Form>) -> bool {
-        let before = self.claim.rows.len();
-        for row in rows {
-            if row.terms().len() > 1
-                && self.claim.rows.len() < MAX_CANDIDATES
-                && !self.claim.rows.contains(&row)
-                && !self.dropped.contains(&row)
-            {
-                self.claim.rows.push(row);
-            }
-        }
-        self.claim.rows.len() > before
-    }
-
-    /// Adds rows that may hold between values that the loop moves and all others.
-    fn add_candidates(&mut self, from: usize, state: &State, renaming: &[Form]) {
-        let mut forms: Vec<Form> = Vec::new();
-        for place in places(&self.claim.lengths, &self.claim.frames) {
-            let known = self.number(place).filter(|form| !form.terms().is_empty() && !forms.contains(form));
-            forms.extend(known);
-        }
-        let moves = |form: &Form| form.terms().iter().any(|(n, _)| n.index() >= from);
-        // Bounds on the difference of two forms that rows of the state give.
-        let difference = |a: &Form, b: &Form| b.substitute(renaming)?.plus(&a.substitute(renaming)?, -1);
-        let known = |a: &Form, b: &Form| {
-            let difference = difference(a, b);
-            let rows = state.known().rows().iter();
-            let by_rows = rows.filter_map(|row| difference.as_ref()?.plus(row, -1)?.as_const()).collect::<Vec<_>>();
-            let least = difference.as_ref().and_then(|form| state.known().bounds(form)).map(|(min, _)| min);
-            by_rows.into_iter().chain(least.filter(|min| (-64..=4096).contains(min)))
-        };
-        let is_negative = |form: &Form| {
-            let bounds = form.substitute(renaming).and_then(|form| state.known().bounds(&form));
-            bounds.is_some_and(|(min, _)| (-(1 << 40)..0).contains(&min))
-        };
-        for a in forms.iter().filter(|form| moves(form)) {
-            for b in forms.iter().filter(|b| *b != a) {
-                fuel::charge_each(1 + state.known().rows().len(), fuel::VALUE);
-                if self.claim.rows.len() >= MAX_CANDIDATES || fuel::is_spent() {
-                    return;
-                }
-                let mut rows = Vec::new();
-                // Sums, where a value is below zero (octagons: Mine, HOSC 2006).
-                let negated = if is_negative(a) || is_negative(b) { a.times(-1) } else { None };
-                for (a, b) in [(a, b), (b, a)].into_iter().chain(negated.as_ref().map(|negated| (negated, b))) {
-                    for by in known(a, b).chain([1, 0]) {
-                        rows.extend(b.plus(a, -1).and_then(|f| f.shifted(by.checked_neg()?)));
-                    }
-                }
-                self.add_rows(rows);
-            }
-        }
-        let mut rows = Vec::new();
-        // Bounds of sums of names that do not follow from the bounds of the names.
-        for form in forms.iter().filter(|form| moves(form) && form.terms().len() > 1) {
-            let bounds = form.substitute(renaming).and_then(|form| state.known().bounds(&form));
-            let least = bounds.map(|(min, _)| min).filter(|min| *min != 0);
-            rows.extend([Some(0), least].into_iter().flatten().filter_map(|min| form.shifted(min.checked_neg()?)));
-            rows.extend(bounds.and_then(|(_, max)| form.times(-1)?.shifted(max)));
-        }
-        self.add_rows(rows);
-    }
-
-    fn drop_rows(&mut self, renaming: &[Form], state: &State) -> bool {
-        let known = state.known();
-        let holds = |row: &Form| row.substitute(renaming).is_some_and(|row| multipliers::holds(known, &row));
-        let (kept, lost): (Vec<Form>, Vec<Form>) = self.claim.rows.drain(..).partition(holds);
-        self.claim.rows = kept;
-        let changed = !lost.is_empty();
-        self.dropped.extend(lost);
-        changed
     }
 }
 
@@ -755,9 +760,15 @@ fn nearest(known: &Knowledge, form: Form, name: &Known) -> Form {
     moved().unwrap_or(form)
 }
 
+/// The bounds of a form by intervals, and whether rows show that it is not negative.
+fn bounds_of(known: &Knowledge, form: &Form) -> Option<(i128, i128)> {
+    let (min, max) = known.bounds(form)?;
+    Some(if min < 0 && multipliers::holds(known, form) { (0, max.max(0)) } else { (min, max) })
+}
+
 /// The join of the facts about a number that was `was` and is now `is`.
 fn joined(claim: &Invariant, was: &Form, known: &Knowledge, is: &Form, thresholds: Thresholds<'_>) -> Known {
-    let mut bounds = known.bounds(is).into_iter().collect::<Vec<_>>();
+    let mut bounds = bounds_of(known, is).into_iter().collect::<Vec<_>>();
     let before = was.terms().iter().try_fold((was.offset(), was.offset()), |(min, max), (n, a)| {
         let (least, most) = claim.names.get(n.index())?.bounds();
         let (x, y) = (a.checked_mul(least)?, a.checked_mul(most)?);

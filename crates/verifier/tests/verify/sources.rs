@@ -7,20 +7,41 @@ use std::path::PathBuf;
 
 use bpf_testkit::{cases::shared, skipped};
 
-use crate::objects::{Verdict, compile, parse, verdict};
+use crate::objects::{Verdict, compile, parse, verdict_by};
 
-/// Sources, or one program of a source, that are refused with some compiler setting. They are not verified here,
-/// because a refusal takes seconds.
-const REFUSED: [&str; 7] = [
-    "11_longest_word",
-    "23_lz_copy",
-    "min4",
+/// Refused sources, programs of a source, or compiler settings of these. They are not verified here, because a refusal
+/// takes seconds.
+const REFUSED: [&str; 8] = [
+    "23_lz_copy v3 -O1",
+    "23_lz_copy v4 -O1",
     // The program divides numbers with a sign, which v2 and v3 have no instruction for.
-    "token_t1",
-    "query_t4 query",
+    "token_t1 v2",
+    "token_t1 v3",
+    // A round ends without progress if memory that was read twice has changed in between. With -O2 the program reads it
+    // once, and the walks accept it after seconds.
+    "token_t1 accept_",
+    // A path that ends with a zero byte makes the program read past its pattern.
     "query_t4 globs",
-    "rate_t2",
+    // The core has no rule for atomic operations at an offset that is not a constant.
+    "rate_t2 -O1",
+    "rate_t2 -O2",
 ];
+
+/// Programs that the walks refuse after seconds, and a certificate proves. The search for it is run alone here.
+const CERTIFIED: [&str; 7] = [
+    "11_longest_word",
+    "23_lz_copy v3",
+    "23_lz_copy v4",
+    "min4",
+    "query_t4 query -O2",
+    "token_t1 token -O1",
+    "token_t1 token -Os",
+];
+
+/// Whether a list has this program.
+fn lists(list: &[&str], words: [&str; 4]) -> bool {
+    list.iter().any(|entry| entry.split(' ').all(|word| words.contains(&word)))
+}
 
 #[test]
 fn programs_of_ordinary_authors_are_accepted_as_clang_compiles_them() {
@@ -48,12 +69,12 @@ fn programs_of_ordinary_authors_are_accepted_as_clang_compiles_them() {
     let (mut accepted, mut wrong) = (0, Vec::new());
     for source in &sources {
         let stem = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        if REFUSED.contains(&stem.as_str()) {
-            continue;
-        }
         for (cpu, level) in
             ["v2", "v3", "v4"].into_iter().flat_map(|cpu| ["-O1", "-O2", "-Os"].map(|level| (cpu, level)))
         {
+            if lists(&REFUSED, [&stem, "", cpu, level]) {
+                continue;
+            }
             let Some(path) = compile(source, "clang-19", cpu, level) else {
                 wrong.push(format!("{stem} {cpu}{level}: not compiled"));
                 continue;
@@ -61,10 +82,12 @@ fn programs_of_ordinary_authors_are_accepted_as_clang_compiles_them() {
             let object = parse(&path).unwrap_or_else(|why| panic!("{stem}: {why}"));
             let _ = std::fs::remove_file(&path);
             for program in object.programs() {
-                if REFUSED.contains(&format!("{stem} {}", program.name()).as_str()) {
+                let words = [&stem, program.name(), cpu, level];
+                if lists(&REFUSED, words) {
                     continue;
                 }
-                match verdict(&object, program) {
+                let way = lists(&CERTIFIED, words).then_some("certified");
+                match verdict_by(&object, program, false, way) {
                     Verdict::Accepted(..) => accepted += 1,
                     Verdict::Refused(why) => wrong.push(format!("{stem} {cpu}{level}: {why}")),
                     Verdict::Unlinked(why) => wrong.push(format!("{stem} {cpu}{level}: unlinked: {why}")),
