@@ -21,8 +21,8 @@ pub(crate) struct Args {
     /// The number of the run, from 0, the oldest; by default the last one.
     #[arg(long, value_name = "NUMBER")]
     run: Option<usize>,
-    /// Instructions of the run, at most. A function that the run enters counts as one more for each 256 bytes of its
-    /// stack.
+    /// Instructions of the run, at most. A call counts as one more for each 256 bytes of stack, an access to memory as
+    /// one more for each 64 parts of the run's memory.
     #[arg(long, value_name = "NUMBER", default_value_t = 1 << 24)]
     steps: u64,
     /// Print each instruction with its source line and what it changed.

@@ -331,9 +331,11 @@ impl<'a> Stepper<'a> {
     }
 
     fn field(&self, field: &ListedField, step: &Observed<'_>) -> Result<String> {
-        let bytes = step.read(self.context.wrapping_add(field.offset.into()), field.size as usize);
+        // A field may have megabytes, and fields may overlap.
+        let size = field.size as usize;
+        let bytes = step.read(self.context.wrapping_add(field.offset.into()), size.min(SHOWN_BYTES));
         let bytes = bytes.with_context(|| format!("the context's field `{}` is not there", field.name))?;
-        Ok(shown(&bytes))
+        Ok(if size > SHOWN_BYTES { shown_part(&bytes, size) } else { shown(&bytes) })
     }
 
     /// An address: a number, or a register with an offset.
@@ -521,9 +523,14 @@ pub(crate) fn shown(bytes: &[u8]) -> String {
         [a, b] => u16::from_le_bytes([a, b]).to_string(),
         [a, b, c, d] => u32::from_le_bytes([a, b, c, d]).to_string(),
         [a, b, c, d, e, f, g, h] => number_text(u64::from_le_bytes([a, b, c, d, e, f, g, h])),
-        _ if bytes.len() > SHOWN_BYTES => format!("{}... ({} bytes)", hex::encode(&bytes[..SHOWN_BYTES]), bytes.len()),
+        _ if bytes.len() > SHOWN_BYTES => shown_part(&bytes[..SHOWN_BYTES], bytes.len()),
         _ => hex::encode(bytes),
     }
+}
+
+/// The first bytes of a field of so many.
+fn shown_part(bytes: &[u8], size: usize) -> String {
+    format!("{}... ({size} bytes)", hex::encode(bytes))
 }
 
 /// Bytes of one field that are printed, at most. Fields may overlap.

@@ -34,6 +34,18 @@ pub enum RecordError {
         /// The effect of the instruction.
         what: &'static str,
     },
+    /// The context has more fields, or more parts, than a recording may have.
+    #[error("the context of program `{program}` has {found} {what}, and a recording has at most {max}")]
+    Context {
+        /// The program.
+        program: String,
+        /// Their number.
+        found: usize,
+        /// The kind of these parts.
+        what: &'static str,
+        /// The largest number.
+        max: usize,
+    },
     /// The options keep no run.
     #[error("a recorder keeps at least one run")]
     NoRuns,
@@ -95,6 +107,12 @@ pub enum ReplayError {
     TooLong {
         /// The limit.
         limit: u64,
+    },
+    /// More functions have begun and not returned than a replay has stack for.
+    #[error("the run has more than {limit} functions that have not returned; a replay has at most {limit}")]
+    TooDeep {
+        /// The limit.
+        limit: usize,
     },
     /// The observer has ended the replay.
     #[error("the replay was ended")]

@@ -44,7 +44,18 @@ struct Locks {
     resilient: bool,
 }
 
+/// The first word of a dynptr: where its memory is.
+pub(crate) fn first_word(content: [u8; 16]) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = content;
+    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+}
+
 impl Extent<'_> {
+    /// Whether the extent may be the slice of a dynptr, as [`Granted::add_returned`] adds it.
+    fn is_slice(&self) -> bool {
+        !self.record && self.locks.is_none() && !self.lasts && self.owned.1.is_empty()
+    }
+
     fn covers(&self, addr: u64, len: u64, write: bool) -> bool {
         let inside = addr >= self.start && len <= self.len && addr - self.start <= self.len - len;
         inside && (if write { self.write && !self.touches_lock(addr - self.start, len) } else { self.read })
@@ -99,6 +110,8 @@ pub(crate) struct Granted<'p> {
     locals: BTreeSet<u64>,
     /// The content of each dynptr on the stack that was made since the run last slept.
     made: BTreeMap<u64, [u8; 16]>,
+    /// The slices of dynptrs: the first word of the dynptr, and the slice's first address and length.
+    slices: Vec<(u64, u64, u64)>,
     /// Whether some value holds objects.
     kptrs: bool,
 }
@@ -162,10 +175,13 @@ impl<'p> Granted<'p> {
         self.add(Extent { start, len, read: true, write: true, locks, record: false, lasts: false, owned: (0, &[]) });
     }
 
-    /// Grants the memory of a dynptr's slice to the end of the run. Only the verifier proves the shorter lifetime of a
-    /// slice.
-    pub(crate) fn add_slice(&mut self, start: u64, len: u64, write: bool) {
+    /// Grants the memory of a slice of the dynptr with this first word, until the dynptr is ended or the run is over.
+    /// Only the verifier proves the shorter lifetime of a slice of a packet.
+    pub(crate) fn add_slice(&mut self, start: u64, len: u64, write: bool, word: u64) {
         self.add_returned(start, len, write);
+        if !self.slices.contains(&(word, start, len)) {
+            self.slices.push((word, start, len));
+        }
     }
 
     /// A record that was reserved.
@@ -251,6 +267,7 @@ impl<'p> Granted<'p> {
         self.inner.clear();
         self.locals.clear();
         self.made.clear();
+        self.slices.clear();
         let (apart, others) = (&self.apart, &self.others);
         let is_kept = |at: u64| apart.contains_key(&at) || others.iter().any(|extent| extent.start == at);
         self.sockets.retain(|(at, _)| is_kept(*at));
@@ -276,9 +293,24 @@ impl<'p> Granted<'p> {
         self.made.get(&at).copied()
     }
 
-    /// The dynptr there is ended.
-    pub(crate) fn end_dynptr(&mut self, at: u64) {
+    /// The dynptr at `at`, whose first word is `word`, is ended: the run has no dynptr to its record, nor a slice of
+    /// it. Clones have the same first word. The first word of dynptrs that lead nowhere is 0.
+    pub(crate) fn end_dynptr(&mut self, at: u64, word: u64) {
         self.made.remove(&at);
+        if word == 0 {
+            return;
+        }
+        self.made.retain(|_, content| first_word(*content) != word);
+        let (ended, kept) = core::mem::take(&mut self.slices).into_iter().partition(|(of, ..)| *of == word);
+        self.slices = kept;
+        let ended: Vec<(u64, u64, u64)> = ended;
+        for (_, start, len) in ended {
+            let is = |extent: &Extent<'_>| extent.start == start && extent.len == len && extent.is_slice();
+            if self.apart.get(&start).is_some_and(is) {
+                self.apart.remove(&start);
+            }
+            self.others.retain(|extent| !is(extent));
+        }
     }
 
     /// A record of a user ring buffer is given to a callback.
@@ -442,6 +474,38 @@ mod tests {
         assert!(!granted.covers(0x1000, 8, true) && granted.covers(0x1008, 16, true));
         assert!(!granted.covers(0x1018, 8, true) && granted.covers(0x1018, 8, false));
         assert_eq!((granted.apart.len(), granted.others.len()), (1, 2));
+    }
+
+    #[test]
+    fn clones_and_slices_end_with_the_record() {
+        let content = |word: u64, size: u32| {
+            let mut content = [0; 16];
+            content[..8].copy_from_slice(&word.to_ne_bytes());
+            content[8..12].copy_from_slice(&size.to_ne_bytes());
+            content
+        };
+        let mut granted = Granted::default();
+        granted.add_returned(0x1000, 8, false);
+        for (at, word) in [(0x10, 0x1000), (0x20, 0x1000), (0x30, 0x2000)] {
+            granted.set_dynptr(at, content(word, 64));
+        }
+        for (start, word) in [(0x1000, 0x1000), (0x1020, 0x1000), (0x1010, 0x1000), (0x2000, 0x2000)] {
+            granted.add_slice(start, 32, true, word);
+            granted.add_slice(start, 32, true, word);
+        }
+        assert!(granted.covers(0x1010, 8, true) && granted.covers(0x1038, 8, true));
+        granted.end_dynptr(0x10, 0x1000);
+        for (at, is) in [(0x10, false), (0x20, false), (0x30, true)] {
+            assert_eq!(granted.dynptr(at).is_some(), is, "{at:#x}");
+        }
+        for (at, is) in [(0x1008, false), (0x1010, false), (0x1020, false), (0x1038, false), (0x2000, true)] {
+            assert_eq!(granted.covers(at, 8, false), is, "{at:#x}");
+        }
+        assert!(granted.covers(0x1000, 8, false), "granted by another function");
+        // Records for which there was no room.
+        (0..2).for_each(|at| granted.set_dynptr(at, [0; 16]));
+        granted.end_dynptr(0, 0);
+        assert!(granted.dynptr(0).is_none() && granted.dynptr(1).is_some());
     }
 
     #[test]

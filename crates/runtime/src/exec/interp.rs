@@ -20,7 +20,7 @@ use crate::program::bound::Bound;
 use crate::program::interpreted::{Interpreted, Left};
 use crate::program::loaded::Loaded;
 use crate::program::map_ref::MapRef;
-use crate::program::table::{ProgTable, Word};
+use crate::program::table::ProgTable;
 use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion, HeaderPlaces};
 use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{Imm64, Insn, InsnIdx, Program, Reg, Size, Src};
@@ -522,7 +522,9 @@ impl<'p, W: Watch> Host<'p, W> {
             }
             (Ret::MapValueOrNull, Some(map)) => self.granted.add_value(r0, map.def.value_size.into(), map.def),
             (Ret::RecordOrNull, _) => self.granted.add_record(r0, r2),
-            (Ret::SliceOrNull { writable }, _) => self.granted.add_slice(r0, slice_len(bound, args), writable),
+            (Ret::SliceOrNull { writable }, _) => {
+                self.granted.add_slice(r0, slice_len(bound, args), writable, copies.word());
+            }
             (Ret::SocketOrNull, _) => self.granted.add_socket(r0, true),
             (Ret::OfSocketOrNull(SocketPart::Itself), _) => {}
             (Ret::OfSocketOrNull(SocketPart::Other), _) => self.granted.add_socket(r0, false),
@@ -625,18 +627,11 @@ impl<'p, W: Watch> Host<'p, W> {
         index: u32,
         caller: &mut Caller<'_, '_, Running<'p>>,
     ) -> Result<Option<Running<'p>>, Stop> {
-        let at: *const Loaded = match table.word(index) {
-            None => return Ok(None),
-            Some(Word::Interpreted(at)) => core::ptr::with_exposed_provenance(crate::num::index(at)),
-            // The run of a program in machine code is observed or recorded.
-            Some(Word::Code) => match table.get(index).and_then(Loaded::of_member) {
-                Some(program) => Arc::as_ptr(&program),
-                None => return Ok(None),
-            },
-        };
-        // SAFETY: the word says that it is the address of a `Loaded`, or the slot held this one just now. A program
-        // taken out of a slot is dropped after a grace period, and the guard of this run was there before: it lives as
-        // long as the outermost program's borrow, `'p`, as far as this run is concerned.
+        let Some(at) = table.program_at(index) else { return Ok(None) };
+        let at: *const Loaded = core::ptr::with_exposed_provenance(crate::num::index(at));
+        // SAFETY: the address is that of a `Loaded` in the slot. A program taken out of a slot is dropped after a grace
+        // period, and the guard of this run was there before: it lives as long as the outermost program's borrow, `'p`,
+        // as far as this run is concerned.
         let program: &'p Loaded = unsafe { &*at };
         let Some(what) = program.instructions() else {
             let name = &*program.name;

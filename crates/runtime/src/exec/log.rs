@@ -35,8 +35,12 @@ pub(crate) mod kind {
     pub(crate) const TAIL_CALL: u8 = 6;
 }
 
-/// Programs that are kept when a log begins anew: a run enters fewer.
-const KEPT_PROGRAMS: usize = 64;
+/// Upper bound on the programs that the runs of one recorder have entered, and so on those of a recording besides the
+/// recorded one.
+pub(crate) const MAX_ENTERED: usize = 4095;
+
+/// Programs that are kept before those of overwritten runs are looked for.
+const FEW_PROGRAMS: usize = 32;
 
 /// A program that a tail call has entered.
 #[derive(Clone, Debug)]
@@ -45,6 +49,24 @@ pub(crate) struct Entered {
     pub(crate) listing: Listing,
     /// An effect of the program that is not recorded.
     unrecorded: Option<&'static str>,
+}
+
+impl Entered {
+    fn of(loaded: &Loaded, what: &Arc<Interpreted>) -> Entered {
+        let unverified = loaded.interpreted().is_none() && !what.verified;
+        let unrecorded = match unrecorded(what) {
+            Some((_, what)) => Some(what),
+            // The interpreter may refuse what the code does.
+            None => unverified.then_some("machine code that was not verified"),
+        };
+        Entered { what: Arc::clone(what), listing: Listing::of(loaded, what), unrecorded }
+    }
+
+    /// Bytes of the instructions and of the source lines.
+    fn bytes(&self) -> usize {
+        let lines = self.listing.lines.iter().map(|line| size_of_val(line) + line.file.len() + line.text.len());
+        size_of_val(self.what.program.insns()) + size_of_val(&*self.listing.insns) + lines.sum::<usize>()
+    }
 }
 
 /// Returns the first instruction of a program whose effect is not recorded, and what it is.
@@ -103,34 +125,50 @@ fn may_write(proto: &HelperProto) -> bool {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
     pub(crate) events: Vec<u8>,
-    /// Upper bound on the bytes of `events`.
-    limit: usize,
     /// Whether events are missing, because they did not fit.
     pub(crate) is_cut: bool,
     /// An effect of the run that is not recorded.
     pub(crate) lost: Option<&'static str>,
     /// Whether the run ended by a return of the program. The run may have failed even so: with a lock.
     pub(crate) returned: bool,
-    /// The programs that tail calls have entered, in runs of this log and of former ones.
-    pub(crate) entered: Vec<Entered>,
+    /// The programs that tail calls have entered, each once: places in [`Logger::programs`].
+    pub(crate) entered: Vec<usize>,
     /// Number of instructions that began.
     pub(crate) steps: u64,
     /// Addresses of the stacks of the frames, the outermost first.
     pub(crate) frames: Vec<u64>,
     /// The digest of the memory that the run was given, after the run: [`crate::exec::image::Image::digest_now`].
     pub(crate) after: u64,
-    /// The instruction of the last step.
-    at: InsnIdx,
-    /// The register that gets the value which that instruction loads.
-    loads: Option<Reg>,
-    /// The address at which the last step left the run's own memory.
-    foreign: Option<u64>,
+}
+
+/// The memory that the logs of one recorder share.
+#[derive(Debug, Default)]
+pub(crate) struct Logger {
+    /// The programs that tail calls have entered.
+    pub(crate) programs: Vec<Entered>,
+    /// The number of programs before those of overwritten runs are looked for.
+    enough: usize,
     /// Address and length of each part of the run's own memory, besides its stacks, that functions may write.
     own: Vec<(u64, usize)>,
     /// The run's own memory, before a function of the host.
     before: Vec<u8>,
     /// A part of it after the function.
     now: Vec<u8>,
+}
+
+/// One run that is logged.
+#[derive(Debug)]
+pub(crate) struct Logging<'l> {
+    log: &'l mut Log,
+    logger: &'l mut Logger,
+    /// Upper bound on the bytes of the events.
+    limit: usize,
+    /// The instruction of the last step.
+    at: InsnIdx,
+    /// The register that gets the value which that instruction loads.
+    loads: Option<Reg>,
+    /// The address at which the last step left the run's own memory.
+    foreign: Option<u64>,
 }
 
 /// The register that gets a value from memory.
@@ -153,77 +191,120 @@ pub(crate) fn digest<'b>(parts: impl Iterator<Item = &'b [u8]>) -> u64 {
     })
 }
 
+impl Logger {
+    /// Removes the programs that only overwritten runs have entered, if there are many. `logs` are those of all kept
+    /// runs.
+    pub(crate) fn prune<'a>(&mut self, logs: impl Iterator<Item = &'a mut Log>) {
+        if self.programs.len() < self.enough.max(FEW_PROGRAMS) {
+            return;
+        }
+        let mut places = vec![None; self.programs.len()];
+        let mut kept = 0;
+        for place in logs.flat_map(|log| &mut log.entered) {
+            *place = *places[*place].get_or_insert_with(|| {
+                kept += 1;
+                kept - 1
+            });
+        }
+        let mut programs: Vec<_> = core::mem::take(&mut self.programs).into_iter().zip(places).collect();
+        programs.retain(|(_, place)| place.is_some());
+        programs.sort_by_key(|(_, place)| *place);
+        self.programs = programs.into_iter().map(|(program, _)| program).collect();
+        self.enough = (2 * kept).min(MAX_ENTERED);
+    }
+
+    /// Bytes of the shared memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.before.capacity() + self.now.capacity() + self.programs.iter().map(Entered::bytes).sum::<usize>()
+    }
+}
+
 impl Log {
-    /// Begins the log of another run, of at most `limit` bytes. `own` are address and length of each part of the run's
-    /// memory, besides its stacks, that functions of the host may write.
-    pub(crate) fn begin(&mut self, limit: usize, own: impl Iterator<Item = (u64, usize)>) {
+    /// Forgets the run of this log.
+    pub(crate) fn clear(&mut self) {
         self.events.clear();
         self.frames.clear();
-        self.own.clear();
-        self.own.extend(own);
-        if self.entered.len() > KEPT_PROGRAMS {
-            self.entered.clear();
-        }
-        (self.limit, self.is_cut, self.steps, self.after) = (limit, false, 0, 0);
-        (self.lost, self.returned, self.at, self.loads, self.foreign) = (None, false, InsnIdx(0), None, None);
+        self.entered.clear();
+        (self.is_cut, self.steps, self.after, self.lost, self.returned) = (false, 0, 0, None, false);
+    }
+}
+
+impl<'l> Logging<'l> {
+    /// Begins the log of a run, of at most `limit` bytes. `own` are address and length of each part of the run's
+    /// memory, besides its stacks, that functions of the host may write.
+    pub(crate) fn begin(
+        log: &'l mut Log,
+        logger: &'l mut Logger,
+        limit: usize,
+        own: impl Iterator<Item = (u64, usize)>,
+    ) -> Logging<'l> {
+        log.clear();
+        logger.own.clear();
+        logger.own.extend(own);
+        Logging { log, logger, limit, at: InsnIdx(0), loads: None, foreign: None }
     }
 
     /// Adds an event of the last instruction.
-    fn event(&mut self, kind: u8, add: impl FnOnce(&mut Log)) {
+    fn event(&mut self, kind: u8, add: impl FnOnce(&mut Self)) {
         let at = self.at;
         self.event_at(kind, at, add);
     }
 
-    fn event_at(&mut self, kind: u8, at: InsnIdx, add: impl FnOnce(&mut Log)) {
-        if self.is_cut {
+    fn event_at(&mut self, kind: u8, at: InsnIdx, add: impl FnOnce(&mut Self)) {
+        if self.log.is_cut {
             return;
         }
-        let len = self.events.len();
-        self.events.push(kind);
+        let len = self.log.events.len();
+        self.log.events.push(kind);
         self.u32(at.0);
         add(self);
-        if self.events.len() > self.limit {
-            self.events.truncate(len);
-            self.is_cut = true;
+        if self.log.events.len() > self.limit {
+            self.log.events.truncate(len);
+            self.log.is_cut = true;
         }
     }
 
     fn u32(&mut self, number: u32) {
-        self.events.extend_from_slice(&number.to_le_bytes());
+        self.log.events.extend_from_slice(&number.to_le_bytes());
     }
 
     fn u64(&mut self, number: u64) {
-        self.events.extend_from_slice(&number.to_le_bytes());
+        self.log.events.extend_from_slice(&number.to_le_bytes());
     }
 
     /// Copies the run's own memory.
     fn keep(&mut self, machine: &Machine<'_>) {
-        self.before.clear();
-        if self.is_cut {
+        let Logger { own, before, .. } = &mut *self.logger;
+        before.clear();
+        if self.log.is_cut {
             return;
         }
-        for (at, len) in self.own.iter().copied().chain(machine.stacks()) {
-            let from = self.before.len();
-            self.before.resize(from + len, 0);
+        let parts = || own.iter().copied().chain(machine.stacks());
+        before.reserve_exact(parts().map(|(_, len)| len).sum());
+        for (at, len) in parts() {
+            let from = before.len();
+            before.resize(from + len, 0);
             // The memory is there: the run was given it.
-            machine.peek(at, &mut self.before[from..]);
+            machine.peek(at, &mut before[from..]);
         }
     }
 
-    /// Adds the changes since [`Log::keep`]: the number of writes, then address, length and bytes of each. Stops when
-    /// the log is full.
+    /// Adds the changes since [`Logging::keep`]: the number of writes, then address, length and bytes of each. Stops
+    /// when the log is full.
     fn writes(&mut self, machine: &Machine<'_>, compares: bool) {
-        let place = self.events.len();
+        let place = self.log.events.len();
         self.u32(0);
         if !compares {
             return;
         }
         let (mut count, mut from) = (0u32, 0);
-        let (own, before) = (core::mem::take(&mut self.own), core::mem::take(&mut self.before));
-        let mut now = core::mem::take(&mut self.now);
+        let Logger { own, before, now, .. } = &mut *self.logger;
+        let events = &mut self.log.events;
         'parts: for (start, len) in own.iter().copied().chain(machine.stacks()) {
+            now.clear();
+            now.reserve_exact(len);
             now.resize(len, 0);
-            machine.peek(start, &mut now);
+            machine.peek(start, now);
             let before = before.get(from..from + len).unwrap_or_default();
             from += len;
             if now == before {
@@ -233,21 +314,22 @@ impl Log {
             while let Some(same) = now[at..].iter().zip(&before[at.min(before.len())..]).position(|(a, b)| a != b) {
                 at += same;
                 let differ = now[at..].iter().zip(&before[at..]).take_while(|(a, b)| a != b).count();
-                self.u64(start + at as u64);
-                self.u32(crate::num::small(differ));
-                self.events.extend_from_slice(&now[at..at + differ]);
+                events.extend_from_slice(&(start + at as u64).to_le_bytes());
+                events.extend_from_slice(&crate::num::small(differ).to_le_bytes());
+                // One byte above the limit says that the event does not fit.
+                let room = (self.limit + 1).saturating_sub(events.len());
+                events.extend_from_slice(&now[at..at + differ.min(room)]);
                 (at, count) = (at + differ, count + 1);
-                if self.events.len() > self.limit {
+                if events.len() > self.limit {
                     break 'parts;
                 }
             }
         }
-        (self.own, self.before, self.now) = (own, before, now);
-        self.events[place..place + 4].copy_from_slice(&count.to_le_bytes());
+        events[place..place + 4].copy_from_slice(&count.to_le_bytes());
     }
 }
 
-impl Watch for Log {
+impl Watch for Logging<'_> {
     fn step(&mut self, place: &Place<'_>, regs: &[u64; 11], _: &Machine<'_>) {
         if let (Some(reg), Some(address)) = (self.loads, self.foreign) {
             self.event(kind::LOAD, |log| {
@@ -258,7 +340,7 @@ impl Watch for Log {
         self.foreign = None;
         self.at = place.at;
         self.loads = place.program.insns().get(place.at.index()).and_then(loaded);
-        self.steps += 1;
+        self.log.steps += 1;
     }
 
     fn foreign(&mut self, address: u64) {
@@ -292,7 +374,7 @@ impl Watch for Log {
         let compares = may_write(proto);
         match *result {
             Ok(r0) => self.event_at(kind::RETURN, at, |log| {
-                log.events.push((proto.ret == Ret::Thrown).into());
+                log.log.events.push((proto.ret == Ret::Thrown).into());
                 log.u64(r0);
                 log.writes(machine, compares);
             }),
@@ -301,15 +383,23 @@ impl Watch for Log {
     }
 
     fn tail_call(&mut self, at: InsnIdx, entered: Option<(&Loaded, &Arc<Interpreted>)>) {
+        let Logging { log, logger, .. } = self;
         let place = entered.map_or(0, |(loaded, what)| {
-            let known = self.entered.iter().position(|entered| Arc::ptr_eq(&entered.what, what));
-            let place = known.unwrap_or_else(|| {
-                let (what, listing) = (Arc::clone(what), Listing::of(loaded, what));
-                let unrecorded = unrecorded(&what).map(|(_, what)| what);
-                self.entered.push(Entered { what, listing, unrecorded });
-                self.entered.len() - 1
+            let is = |entered: &Entered| Arc::ptr_eq(&entered.what, what);
+            let known = logger.programs.iter().position(is);
+            if known.is_none() && logger.programs.len() >= MAX_ENTERED {
+                log.lost = log.lost.or(Some("the 4,096th program that the recorder has seen"));
+                return 0;
+            }
+            let known = known.unwrap_or_else(|| {
+                logger.programs.push(Entered::of(loaded, what));
+                logger.programs.len() - 1
             });
-            self.lost = self.lost.or(self.entered[place].unrecorded);
+            log.lost = log.lost.or(logger.programs[known].unrecorded);
+            let place = log.entered.iter().position(|place| *place == known).unwrap_or_else(|| {
+                log.entered.push(known);
+                log.entered.len() - 1
+            });
             // A run enters fewer than 2^32 programs.
             crate::num::small(place + 1)
         });
@@ -317,7 +407,7 @@ impl Watch for Log {
     }
 
     fn ends(&mut self, machine: &Machine<'_>, returned: bool) {
-        self.frames.extend(machine.frame_starts());
-        self.returned = returned;
+        self.log.frames.extend(machine.frame_starts());
+        self.log.returned = returned;
     }
 }

@@ -169,6 +169,9 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// The run is interpreted. Machine code that was not verified may do what the interpreter refuses with
+    /// [`RunError::Access`].
+    ///
     /// # Errors
     /// As [`Program::run`]; and [`RunError::NotObserved`], [`RunError::Sleepable`].
     pub fn run_observed(

@@ -207,6 +207,10 @@ impl Member for Loaded {
             None => table::interpreted(self),
         }
     }
+
+    fn program_address(&self) -> u64 {
+        core::ptr::from_ref(self).expose_provenance() as u64
+    }
 }
 
 impl Drop for Loaded {
@@ -261,6 +265,11 @@ impl Loaded {
         }
         let insns = |what: &Interpreted| if shared { 0 } else { size_of_val(what.program.insns()) };
         if let Some(what) = &unit.recordable {
+            for map in &bindings.get_or_insert_default().maps {
+                let MapRef::Progs(table) = map else { continue };
+                let array = || table.name().to_owned();
+                table.observe(engine, payer).map_err(|source| LoadError::ProgArray { array: array(), source })?;
+            }
             let _memory = take(engine, name, payer, insns(what))?;
             bindings.get_or_insert_default().recordable = Some(Recordable { what: Arc::clone(what), _memory });
         }

@@ -6,6 +6,9 @@
 //! jump through each slot ([`bpf_tailcall`]). An update patches the sites first and then stores the words. A handle
 //! that is replaced is dropped after a grace period.
 //!
+//! An observed run of machine code needs the program of a slot and not its code. The lock would not do: a forked child
+//! may wait for it without end. So arrays that a recordable program jumps through have a second word for each slot.
+//!
 //! The lock is held for pokes and one barrier, never while waiting, and no program is dropped under it: dropping one
 //! takes it. The destructor of [`Left`] queues the drop of the programs that a change removes, so that no panic of a
 //! subscriber or of a destructor drops a program that runs are still in.
@@ -26,7 +29,7 @@ use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The most slots of an array, which bounds the allocation of one word each.
 const MAX_ENTRIES: u32 = 1 << 24;
@@ -41,6 +44,9 @@ pub(crate) trait Member: Owned + Any + fmt::Debug + Send + Sync {
 
     /// Returns the word for slots that hold it: the entry of machine code, whose lowest bit is 0, or [`interpreted`].
     fn slot_word(&self) -> u64;
+
+    /// Returns the address of the program, which is never 0.
+    fn program_address(&self) -> u64;
 }
 
 /// The word of a slot that holds an interpreted program: the address of the program, which is aligned, with the lowest
@@ -51,15 +57,6 @@ pub(crate) fn interpreted<P>(program: &P) -> u64 {
 
 /// The lowest bit of a word that holds the address of an interpreted program.
 const INTERPRETED: u64 = 1;
-
-/// The target of a slot that is set.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Word {
-    /// Machine code, whose program is [`ProgTable::get`].
-    Code,
-    /// An interpreted program, at this address.
-    Interpreted(u64),
-}
 
 /// A program as the target of sites.
 #[derive(Clone, Debug)]
@@ -87,10 +84,20 @@ pub(crate) struct ProgTable {
     words: Box<[AtomicU64]>,
     /// The memory of `words`.
     _reservation: Reservation,
+    /// For observed runs of machine code.
+    observed: OnceLock<ObservedSlots>,
     clock: Clock<Arc<Domain>>,
     state: Mutex<State>,
     /// User handles.
     users: AtomicUsize,
+}
+
+/// The addresses of the programs in the slots: 0, or [`Member::program_address`]. Changed under the table's lock, after
+/// the slot's word.
+struct ObservedSlots {
+    programs: Box<[AtomicU64]>,
+    /// The memory of `programs`.
+    _reservation: Reservation,
 }
 
 struct State {
@@ -123,6 +130,16 @@ fn zeroed_words(len: usize) -> Option<Box<[AtomicU64]>> {
     }
     // SAFETY: a new allocation of the global allocator with the layout of these words, to which zeroes are valid.
     Some(unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(words, len)) })
+}
+
+/// Counts the memory of a table.
+fn reserve(name: &str, engine: &Engine, payer: Payer<'_>, needed: u64) -> Result<Reservation, ProgArrayError> {
+    let memory = payer.memory(engine);
+    // The list may be locked for ever in a child, by a thread that it does not have.
+    if engine.domain().is_forked() {
+        return Ok(memory.reserve(needed)?);
+    }
+    Ok(memory.reserve_for(Holder::ProgArray, payer.label(name), needed)?)
 }
 
 /// The properties that programs which jump to each other must share: the context in r1, the type of the host state, and
@@ -192,13 +209,7 @@ impl ProgTable {
         if needed > limit {
             return Err(ProgArrayError::TooLarge { needed, limit });
         }
-        let memory = payer.memory(engine);
-        // The list may be locked for ever in a child, by a thread that it does not have.
-        let reservation = if engine.domain().is_forked() {
-            memory.reserve(needed)?
-        } else {
-            memory.reserve_for(Holder::ProgArray, payer.label(&name), needed)?
-        };
+        let reservation = reserve(&name, engine, payer, needed)?;
         let words = zeroed_words(entries as usize + 1).ok_or(ProgArrayError::NoMemory { needed })?;
         // Relaxed: no other thread has the table yet.
         words[0].store(entries.into(), Ordering::Relaxed);
@@ -207,6 +218,7 @@ impl ProgTable {
             domain: Arc::clone(engine.domain()),
             words,
             _reservation: reservation,
+            observed: OnceLock::new(),
             clock: Clock::new(Arc::clone(engine.domain())),
             state: Mutex::new(State {
                 programs: BTreeMap::new(),
@@ -231,14 +243,38 @@ impl ProgTable {
         self.words.as_ptr() as u64
     }
 
-    /// Returns the target of a slot; `None` if it is not set. The caller is inside a guard, which keeps the program.
-    pub(crate) fn word(&self, index: u32) -> Option<Word> {
-        // Acquire pairs with the release in `apply`: the program is fully loaded.
-        match self.words.get(index as usize + 1)?.load(Ordering::Acquire) {
-            0 => None,
-            word if word & INTERPRETED != 0 => Some(Word::Interpreted(word & !INTERPRETED)),
-            _code => Some(Word::Code),
+    /// Keeps the addresses of the programs in the slots from now on, for observed runs of machine code.
+    pub(crate) fn observe(&self, engine: &Engine, payer: Payer<'_>) -> Result<(), ProgArrayError> {
+        if self.observed.get().is_some() {
+            return Ok(());
         }
+        let entries = self.words.len() - 1;
+        let needed = (entries * size_of::<AtomicU64>()) as u64;
+        let _reservation = reserve(&self.name, engine, payer, needed)?;
+        let programs = zeroed_words(entries).ok_or(ProgArrayError::NoMemory { needed })?;
+        let Some(state) = self.lock_to_read() else { return self.may_change() };
+        for (index, program) in &state.programs {
+            // Relaxed: the cell publishes the words.
+            programs[*index as usize].store(program.program_address(), Ordering::Relaxed);
+        }
+        // Another load may have set it meanwhile; under the lock, both have the same programs.
+        let _ = self.observed.set(ObservedSlots { programs, _reservation });
+        Ok(())
+    }
+
+    /// Returns the address of the program in a slot; `None` if the slot is not set. The caller is a run that is
+    /// interpreted, inside a guard, which keeps the program. Takes no lock.
+    pub(crate) fn program_at(&self, index: u32) -> Option<u64> {
+        // Acquire pairs with the release in `apply`: the program is fully loaded.
+        let program = match self.observed.get() {
+            Some(observed) => observed.programs.get(index as usize)?.load(Ordering::Acquire),
+            // Machine code is observed only if its arrays are.
+            None => match self.words.get(index as usize + 1)?.load(Ordering::Acquire) {
+                word if word & INTERPRETED != 0 => word & !INTERPRETED,
+                _code => 0,
+            },
+        };
+        (program != 0).then_some(program)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -424,8 +460,13 @@ impl ProgTable {
             state.bound = bound;
             for Change { index, new, .. } in &changes {
                 let word = new.as_ref().map_or(0, |program| program.0.slot_word());
-                // Release pairs with the acquire in `word`; emitted code depends on the address it loads.
+                // Release pairs with the acquire in `program_at`; emitted code depends on the address it loads.
                 self.words[*index as usize + 1].store(word, Ordering::Release);
+                if let Some(observed) = self.observed.get() {
+                    let program = new.as_ref().map_or(0, |program| program.0.program_address());
+                    // Release pairs with the acquire in `program_at`.
+                    observed.programs[*index as usize].store(program, Ordering::Release);
+                }
                 old.extend(match new {
                     Some(program) => state.programs.insert(*index, Arc::clone(&program.0)),
                     None => state.programs.remove(index),
@@ -713,6 +754,40 @@ impl Drop for UserHold {
             let mut finish = Finish::default();
             finish.step(|| self.0.clear_all());
             finish.step(|| self.0.domain.settle());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::handle::prog_array::ProgArray;
+    use crate::{Config, Engine, Linker, Program, Raw};
+    use bpf_isa::assemble;
+
+    /// In a forked child, the lock may be that of a thread which the child does not have.
+    #[test]
+    fn observed_runs_take_no_lock() {
+        let engine = Engine::new(Config::new()).unwrap();
+        let linker = Linker::<()>::new(&engine);
+        let array = ProgArray::<Raw, ()>::create(&engine, "next", 3).unwrap();
+        let load = |text: &str| -> Program<Raw, ()> {
+            let loader = linker.loader().prog_arrays(&[&array]).recordable(true);
+            loader.insns("program", assemble(text).unwrap()).unwrap()
+        };
+        let returns = load("r0 = 7\nexit");
+        array.set(1, &returns).unwrap();
+        let jumps: Program<Raw, ()> = load("r2 = map[fd:0]\nr3 = 1\ncall 12\nr0 = 1\nexit");
+        for expected in [7, 1, 8] {
+            match expected {
+                1 => array.clear(1).unwrap(),
+                8 => array.set(1, &load("r0 = 8\nexit")).unwrap(),
+                _set => {}
+            }
+            let table = jumps.loaded().tables().next().unwrap();
+            let locked = table.lock();
+            assert_eq!(jumps.run_observed(&mut (), &mut [], &mut ()).unwrap(), expected);
+            drop(locked);
+            assert_eq!(jumps.run(&mut (), &mut []).unwrap(), expected);
         }
     }
 }

@@ -80,17 +80,43 @@ impl<'b> Reader<'b> {
         }
     }
 
-    /// A list of elements of at least one byte each.
+    /// A list. Its number of elements is checked before memory is taken for them.
     pub(crate) fn list<T>(
         &mut self,
+        of: &Listed,
         mut one: impl FnMut(&mut Self) -> Result<T, RecordingError>,
     ) -> Result<Vec<T>, RecordingError> {
-        let count = self.u32()?;
-        let mut list = Vec::new();
+        let at = self.at;
+        let count = crate::num::index(self.u32()?.into());
+        let Listed { what, max, least } = *of;
+        if count > max {
+            return self.error(at, format!("{count} {what}; at most {max} are possible"));
+        }
+        let left = self.bytes.len() - self.at;
+        if count > left / least {
+            return self.error(at, format!("{count} {what} take {least} bytes each at least, and {left} are left"));
+        }
+        let mut list = Vec::with_capacity(count);
         for _ in 0..count {
             list.push(one(self)?);
         }
         Ok(list)
+    }
+}
+
+/// A kind of list.
+pub(crate) struct Listed {
+    /// The elements, for errors.
+    pub(crate) what: &'static str,
+    /// Upper bound on their number.
+    pub(crate) max: usize,
+    /// Lower bound on the bytes of one.
+    pub(crate) least: usize,
+}
+
+impl Listed {
+    pub(crate) const fn new(what: &'static str, max: usize, least: usize) -> Listed {
+        Listed { what, max, least }
     }
 }
 

@@ -10,16 +10,15 @@ use crate::error::RunError;
 use crate::error::record::RecordError;
 use crate::exec::image::Image;
 use crate::exec::listing::Listing;
-use crate::exec::log::{Entered, Log, unrecorded};
+use crate::exec::log::{Log, Logger, Logging, unrecorded};
 use crate::handle::program::Program;
 use crate::program::interpreted::Interpreted;
 use crate::program::loaded::Loaded;
-use crate::record::recording::{Code, End, Logged, Recorded, Recording, Rights};
+use crate::record::recording::{Code, End, Logged, MAX_FIELDS, MAX_RIGHTS, MAX_RUNS, Recorded, Recording, Rights};
 use bpf_isa::{Callee, Imm64, Insn};
 use bpf_verifier::{Field, FieldKind};
 use core::ops::Range;
 use std::fmt;
-use std::sync::Arc;
 
 /// Options of [`Program::recorder`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +34,6 @@ impl Default for RecorderOptions {
     }
 }
 
-const MAX_RUNS: usize = 1 << 16;
 /// A length in a recording has 32 bits.
 const MAX_RUN_BYTES: usize = 1 << 30;
 
@@ -76,6 +74,7 @@ pub struct Recorder<C, H = ()> {
     places: Places,
     options: RecorderOptions,
     template: Template,
+    logger: Logger,
     /// The kept runs, as many as there were, up to the number of the options; then the oldest is overwritten.
     slots: Vec<Slot>,
     /// The slot of the next run.
@@ -133,6 +132,13 @@ impl<C: Context, H: 'static> Program<C, H> {
             return Err(RecordError::NoRuns);
         }
         let places = Places::of(loaded.layout);
+        let counts = [
+            (loaded.layout.fields.len(), "fields", MAX_FIELDS),
+            (places.rights().len(), "parts with rights of their own", MAX_RIGHTS),
+        ];
+        if let Some(&(found, what, max)) = counts.iter().find(|(found, _, max)| found > max) {
+            return Err(RecordError::Context { program: loaded.name.to_string(), found, what, max });
+        }
         let right = |(part, writable): &(Range<usize>, bool)| Rights {
             // A field has 32-bit offset and size.
             offset: crate::num::small(part.start),
@@ -141,8 +147,8 @@ impl<C: Context, H: 'static> Program<C, H> {
         };
         let rights = places.rights().iter().map(right).collect();
         let template = Template { code: Code::of(Listing::of(loaded, what), what), rights };
-        let slots = Vec::new();
-        Ok(Recorder { program: self.clone(), mode, places, options, template, slots, next: 0 })
+        let (logger, slots) = (Logger::default(), Vec::new());
+        Ok(Recorder { program: self.clone(), mode, places, options, template, logger, slots, next: 0 })
     }
 
     /// Returns the program as tools that step through it show it; `None` for machine code that does not keep its
@@ -197,6 +203,10 @@ impl<C: Context, H: 'static> Recorder<C, H> {
         if self.slots.len() == self.next {
             self.slots.push(Slot::default());
         }
+        if self.mode == RecordMode::Interpreted {
+            self.slots[self.next].log.clear();
+            self.logger.prune(self.slots.iter_mut().map(|slot| &mut slot.log));
+        }
         let slot = &mut self.slots[self.next];
         self.next = if self.next + 1 == self.options.runs { 0 } else { self.next + 1 };
         slot.end = None;
@@ -204,9 +214,10 @@ impl<C: Context, H: 'static> Recorder<C, H> {
         unsafe { slot.image.take(&self.places, parts) };
         let result = match (self.mode, loaded.instructions()) {
             (RecordMode::Interpreted, Some(what)) => {
-                slot.log.begin(self.options.run_bytes, slot.image.own(&self.places));
+                let own = slot.image.own(&self.places);
+                let logging = Logging::begin(&mut slot.log, &mut self.logger, self.options.run_bytes, own);
                 // SAFETY: as in `Program::run`.
-                let result = unsafe { loaded.run_watched(what, host, parts, &mut slot.log) };
+                let result = unsafe { loaded.run_watched(what, host, parts, logging) };
                 // SAFETY: `data` is still borrowed, and with it what the parts lead to.
                 slot.log.after = unsafe { slot.image.digest_now(&self.places) };
                 result
@@ -228,18 +239,9 @@ impl<C: Context, H: 'static> Recorder<C, H> {
         let logged = self.mode == RecordMode::Interpreted;
         let Template { code, rights } = &self.template;
         let mut codes = vec![code.clone()];
-        // The programs that the runs entered, each once.
-        let mut known: Vec<(*const Interpreted, u32)> = Vec::new();
-        let mut number = |entered: &Entered, codes: &mut Vec<Code>| {
-            if let Some((_, number)) = known.iter().find(|(what, _)| *what == Arc::as_ptr(&entered.what)) {
-                return *number;
-            }
-            // At most 97 programs of each run, of which there are at most `MAX_RUNS`.
-            let number = crate::num::small(codes.len());
-            codes.push(Code::of(entered.listing.clone(), &entered.what));
-            known.push((Arc::as_ptr(&entered.what), number));
-            number
-        };
+        codes.extend(self.logger.programs.iter().map(|entered| Code::of(entered.listing.clone(), &entered.what)));
+        // At most `MAX_ENTERED`; the recorded program is the first.
+        let number = |place: &usize| crate::num::small(place + 1);
         let mut runs = Vec::new();
         for slot in older.iter().chain(newer) {
             let log = logged.then(|| Logged {
@@ -250,7 +252,7 @@ impl<C: Context, H: 'static> Recorder<C, H> {
                 steps: slot.log.steps,
                 frames: slot.log.frames.clone(),
                 after: slot.log.after,
-                entered: slot.log.entered.iter().map(|entered| number(entered, &mut codes)).collect(),
+                entered: slot.log.entered.iter().map(number).collect(),
             });
             let end = match &slot.end {
                 None => End::Unfinished,
@@ -268,8 +270,11 @@ impl<C: Context, H: 'static> Recorder<C, H> {
         self.recording().to_bytes()
     }
 
-    /// Returns the bytes that the kept runs take: the copies of their contexts, and what they got from outside.
+    /// Returns the bytes that the recorder takes: the copies of the contexts of the kept runs, and what the runs got
+    /// from outside; the programs that tail calls have entered; and buffers of about twice the memory of one run, its
+    /// stacks included, once a recorded run has called a function that may write there.
     pub fn bytes(&self) -> usize {
-        self.slots.iter().map(|slot| slot.image.bytes.len() + slot.log.events.len()).sum()
+        let kept = self.slots.iter().map(|slot| slot.image.bytes.len() + slot.log.events.capacity());
+        kept.sum::<usize>() + self.logger.bytes()
     }
 }

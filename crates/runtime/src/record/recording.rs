@@ -7,22 +7,38 @@
 use crate::error::record::{RecordingError, RecordingMismatch};
 use crate::exec::image::{Image, Part};
 use crate::exec::listing::{ListedField, ListedFunction, ListedLine, Listing};
-use crate::exec::log::digest;
+use crate::exec::log::{MAX_ENTERED, digest};
 use crate::program::interpreted::Interpreted;
-use crate::record::bytes::{Reader, Write};
-use bpf_isa::{InsnIdx, MAX_INSNS, Program};
+use crate::record::bytes::{Listed, Reader, Write};
+use bpf_interp::MAX_TAIL_CALLS;
+use bpf_isa::{InsnIdx, MAX_CALL_DEPTH, MAX_INSNS, Program};
 
 /// The first bytes of a recording: its kind, and the version of its form.
 const MAGIC: &[u8; 8] = b"bpfrec\x00\x02";
 
 /// Upper bound on the bytes of a frame's stack in a recording.
 const MAX_FRAME: u32 = 1 << 16;
-/// A context has fewer regions.
-const MAX_PARTS: usize = 64;
+/// Upper bound on the runs of a recording.
+pub(crate) const MAX_RUNS: usize = 1 << 16;
 /// Upper bound on the parts of a context of which each has rights of its own.
-const MAX_RIGHTS: usize = 256;
+pub(crate) const MAX_RIGHTS: usize = 256;
 /// Upper bound on the fields of a context that a recording names.
-const MAX_FIELDS: usize = 4096;
+pub(crate) const MAX_FIELDS: usize = 4096;
+
+// The lists of a recording. An element takes a few times as much memory as its bytes in the file, so what is in memory
+// is bounded by the length of the file, besides the runs and the programs, which their numbers bound.
+const PROGRAMS: Listed = Listed::new("programs", 1 + MAX_ENTERED, 29);
+const RIGHTS: Listed = Listed::new("parts of the context with rights of their own", MAX_RIGHTS, 9);
+const RUNS: Listed = Listed::new("runs", MAX_RUNS, 19);
+const TARGETS: Listed = Listed::new("targets of indirect jumps", MAX_INSNS, 4);
+const LINES: Listed = Listed::new("source lines", usize::MAX, 16);
+const FUNCTIONS: Listed = Listed::new("functions", MAX_INSNS, 8);
+const FIELDS: Listed = Listed::new("fields", MAX_FIELDS, 12);
+/// A context has fewer regions.
+const PARTS: Listed = Listed::new("parts of memory", 64, 13);
+/// Each program of a run has a main program, and functions up to the depth of calls.
+const FRAMES: Listed = Listed::new("frames", (MAX_TAIL_CALLS as usize + 1) * MAX_CALL_DEPTH as usize, 8);
+const ENTERED: Listed = Listed::new("programs that tail calls enter", MAX_TAIL_CALLS as usize, 4);
 
 /// Recorded runs of one program: [`Recorder::save`](crate::observe::Recorder::save).
 #[derive(Clone, Debug)]
@@ -118,18 +134,18 @@ impl Recording {
             return from.error(at, "the bytes were changed, or some are missing: the checksum is another one");
         }
         let at = from.at();
-        let codes = from.list(code)?;
+        let codes = from.list(&PROGRAMS, code)?;
         if codes.is_empty() {
             return from.error(at, "a recording without a program");
         }
         let at = from.at();
-        let rights = from.list(|from| {
+        let rights = from.list(&RIGHTS, |from| {
             let (offset, len, writable) = (from.u32()?, from.u32()?, from.bool()?);
             Ok(Rights { offset, len, writable })
         })?;
         let apart = |pair: &[Rights]| u64::from(pair[0].offset) + u64::from(pair[0].len) <= u64::from(pair[1].offset);
-        if rights.len() > MAX_RIGHTS || !rights.windows(2).all(apart) {
-            return from.error(at, "parts of the context that overlap, or are too many");
+        if !rights.windows(2).all(apart) {
+            return from.error(at, "parts of the context that overlap");
         }
         let at = from.at();
         let frame_bytes = from.u32()?;
@@ -138,7 +154,7 @@ impl Recording {
         }
         let void = from.bool()?;
         let programs = codes.len();
-        let runs = from.list(|from| recorded(from, programs))?;
+        let runs = from.list(&RUNS, |from| recorded(from, programs))?;
         if !from.is_at_end() {
             return from.error(from.at(), "there are bytes behind the last run");
         }
@@ -230,23 +246,21 @@ fn code(from: &mut Reader<'_>) -> Result<Code, RecordingError> {
         Ok(insns) => insns,
         Err(error) => return from.error(at, format!("instructions: {error}")),
     };
-    let targets = from.list(|from| from.u32().map(InsnIdx))?;
+    let targets = from.list(&TARGETS, |from| from.u32().map(InsnIdx))?;
     let program = match Program::with_targets(insns.clone(), targets) {
         Ok(program) => program,
         Err(error) => return from.error(at, format!("instructions: {error}")),
     };
-    let lines = from.list(|from| {
+    let lines = from.list(&LINES, |from| {
         let (insn, line) = (InsnIdx(from.u32()?), from.u32()?);
         Ok(ListedLine { insn, line, file: from.text()?, text: from.text()? })
     })?;
-    let functions = from.list(|from| Ok(ListedFunction { insn: InsnIdx(from.u32()?), name: from.text()? }))?;
-    let fields = from.list(|from| {
+    let functions =
+        from.list(&FUNCTIONS, |from| Ok(ListedFunction { insn: InsnIdx(from.u32()?), name: from.text()? }))?;
+    let fields = from.list(&FIELDS, |from| {
         let (offset, size) = (from.u32()?, from.u32()?);
         Ok(ListedField { name: from.text()?, offset, size })
     })?;
-    if fields.len() > MAX_FIELDS {
-        return from.error(at, format!("{} fields; at most {MAX_FIELDS} are possible", fields.len()));
-    }
     if !lines.is_sorted_by_key(|line| line.insn) || !functions.is_sorted_by_key(|function| function.insn) {
         return from.error(at, "source lines or functions are not in the order of the instructions");
     }
@@ -295,7 +309,7 @@ impl Code {
 fn recorded(from: &mut Reader<'_>, programs: usize) -> Result<Recorded, RecordingError> {
     let at = from.at();
     let mut image = Image::default();
-    let parts = from.list(|from| {
+    let parts = from.list(&PARTS, |from| {
         let at = from.at();
         let (start, writable) = (from.u64()?, from.bool()?);
         let bytes = from.counted()?;
@@ -309,9 +323,6 @@ fn recorded(from: &mut Reader<'_>, programs: usize) -> Result<Recorded, Recordin
     if image.parts.is_empty() {
         return from.error(at, "a run without a context");
     }
-    if image.parts.len() > MAX_PARTS {
-        return from.error(at, format!("{} parts of memory; at most {MAX_PARTS} are possible", image.parts.len()));
-    }
     let log = match from.bool()? {
         false => None,
         true => {
@@ -319,7 +330,7 @@ fn recorded(from: &mut Reader<'_>, programs: usize) -> Result<Recorded, Recordin
             let lost = if from.bool()? { Some(from.text()?) } else { None };
             let (returned, steps, after) = (from.bool()?, from.u64()?, from.u64()?);
             let at = from.at();
-            let frames = from.list(Reader::u64)?;
+            let frames = from.list(&FRAMES, Reader::u64)?;
             if frames.iter().any(|frame| !frame.is_multiple_of(8)) {
                 return from.error(at, "the stack of a frame is not aligned");
             }
@@ -327,7 +338,7 @@ fn recorded(from: &mut Reader<'_>, programs: usize) -> Result<Recorded, Recordin
                 return from.error(at, "the stack of a frame ends behind the last address");
             }
             let at = from.at();
-            let entered = from.list(Reader::u32)?;
+            let entered = from.list(&ENTERED, Reader::u32)?;
             if entered.iter().any(|code| crate::num::index((*code).into()) >= programs) {
                 return from.error(at, "a tail call to a program that is not in the recording");
             }

@@ -24,6 +24,11 @@ use core::sync::atomic::AtomicU8;
 const DEFAULT_STEPS: u64 = 1 << 24;
 /// A function that is entered has a stack to clear, and counts as one instruction for each so many bytes.
 const STACK_STEP: u64 = 256;
+/// An access looks for its memory part by part, and counts as one instruction more for each so many.
+const PARTS_STEP: usize = 64;
+/// Functions that have begun and not returned, at most. Each takes a few KiB of the thread's stack. A run whose tail
+/// calls are in the main program has at most 8.
+const MAX_FUNCTIONS: usize = 128;
 
 /// A run that was repeated.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,8 +54,9 @@ impl Recording {
         self.replay_within(run, DEFAULT_STEPS, observer)
     }
 
-    /// Repeats the run as [`Recording::replay`] does, of at most so many instructions. A function that the run enters
-    /// counts as one instruction more for each 256 bytes of its stack.
+    /// Repeats the run as [`Recording::replay`] does, of at most so many instructions. A call, and a call back, counts
+    /// as one instruction more for each 256 bytes of a stack, and an access to memory for each 64 parts of the run's
+    /// memory.
     ///
     /// # Errors
     /// As [`Recording::replay`].
@@ -109,11 +115,13 @@ impl Recording {
         let mut env = Replay {
             recording: self,
             stack_steps: u64::from(self.frame_bytes) / STACK_STEP,
+            parts: image.parts.len() + self.rights.len(),
             events: Reader::new(&log.events),
             limit: log.steps,
             steps: 0,
             fuel: steps,
             is_spent: false,
+            is_deep: false,
             code: At(0, &self.codes[0]),
             entered: &log.entered,
             tail_calls: 0,
@@ -135,6 +143,9 @@ impl Recording {
         // A call back that the budget ends fails, as none in the recording does.
         if env.is_spent {
             return Err(ReplayError::TooLong { limit: steps });
+        }
+        if env.is_deep {
+            return Err(ReplayError::TooDeep { limit: MAX_FUNCTIONS });
         }
         if let Some(what) = env.wrong {
             return differs(what);
@@ -222,6 +233,8 @@ struct Replay<'r, 'o> {
     recording: &'r Recording,
     /// The cost of a function that is entered.
     stack_steps: u64,
+    /// Number of parts of the run's memory, besides its stacks.
+    parts: usize,
     events: Reader<'r>,
     /// Number of instructions that began in the recorded run.
     limit: u64,
@@ -229,6 +242,8 @@ struct Replay<'r, 'o> {
     /// Instructions that the caller still allows, and whether there were too few.
     fuel: u64,
     is_spent: bool,
+    /// Whether more functions have begun and not returned than a replay may have.
+    is_deep: bool,
     /// The program of the instruction.
     code: At<'r>,
     /// The place in the recording of each program that a tail call may enter.
@@ -266,6 +281,22 @@ impl<'r> Replay<'r, '_> {
         if !(self.fails && self.steps == self.limit) {
             self.wrong.get_or_insert(what);
         }
+    }
+
+    /// Whether the recorded run has ended in the last step, by the instruction itself: the run was not given the memory
+    /// of an access, or a check that the verifier had left to run time failed. Only calls that fail have an event then.
+    /// The checks are not recorded, so that instruction is not executed.
+    fn has_failed(&self) -> bool {
+        let mut next = self.events.clone();
+        self.fails && self.steps == self.limit && !(next.u8().is_ok() && next.u32().is_ok_and(|at| at == self.at.0))
+    }
+
+    /// Subtracts the cost of some work from the steps that the caller allows. Returns whether that was enough.
+    fn spend(&mut self, cost: u64) -> bool {
+        let left = self.fuel.checked_sub(cost);
+        self.is_spent |= left.is_none();
+        self.fuel = left.unwrap_or(0);
+        left.is_some()
     }
 
     /// Reads an event of this kind at this instruction.
@@ -331,6 +362,7 @@ impl<'r> Replay<'r, '_> {
         let at = caller.at();
         loop {
             match self.called(at, caller.machine_mut()) {
+                Ok(Called::CallsBack(..)) if !self.spend(self.stack_steps) => return Err(caller.fail("too long")),
                 Ok(Called::CallsBack(callback, args)) => {
                     let result = caller.call(self, callback, args);
                     if let Err(stop) = result {
@@ -419,19 +451,23 @@ impl<'r> Env for Replay<'r, '_> {
             return;
         }
         let At(number, code) = *step.code;
-        let calls = matches!(code.program.insns().get(step.at.index()), Some(Insn::Call(_)));
-        let cost = if calls { 1 + self.stack_steps } else { 1 };
-        let Some(fuel) = self.fuel.checked_sub(cost) else {
-            self.is_spent = true;
+        let insn = code.program.insns().get(step.at.index());
+        let calls = matches!(insn, Some(Insn::Call(_)));
+        let accesses = calls || insn.is_some_and(|insn| insn.memory_access().is_some());
+        let parts = if accesses { (self.parts + machine.frames()) / PARTS_STEP } else { 0 };
+        let stack = if calls { self.stack_steps } else { 0 };
+        self.is_deep |= machine.frames() > MAX_FUNCTIONS;
+        if self.is_deep || !self.spend(1 + parts as u64 + stack) {
             return;
-        };
-        (self.fuel, self.code, self.at) = (fuel, *step.code, step.at);
+        }
+        (self.code, self.at) = (*step.code, step.at);
         self.steps += 1;
         let place = Place { at: step.at, program: &code.program, number, name: &code.listing.name };
         self.ended = !self.observer.step(&Observed::new(&place, step.regs, machine));
     }
 
     fn admits(&mut self, _: &Step<'_, At<'r>>) -> bool {
-        !self.ended && !self.is_over && !self.is_spent && self.wrong.is_none()
+        let goes_on = !self.ended && !self.is_over && !self.is_spent && !self.is_deep && self.wrong.is_none();
+        goes_on && !self.has_failed()
     }
 }

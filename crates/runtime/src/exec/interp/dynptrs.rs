@@ -2,6 +2,7 @@
 
 use super::{Host, Running};
 use crate::call::helpers::dynptr::Dynptr;
+use crate::exec::granted::first_word;
 use crate::exec::watch::Watch;
 use crate::program::bound::Bound;
 use bpf_interp::{Caller, Stop};
@@ -14,6 +15,11 @@ use core::cell::Cell;
 pub(super) struct Dynptrs([Cell<[u8; 16]>; 5]);
 
 impl Dynptrs {
+    /// The first word of the dynptr that a call is given: where its memory is.
+    pub(super) fn word(&self) -> u64 {
+        self.0.iter().map(|content| first_word(content.get())).find(|word| *word != 0).unwrap_or(0)
+    }
+
     /// The address of the copy for argument `i`.
     fn of(&self, i: usize) -> u64 {
         self.0[i].as_ptr().expose_provenance() as u64
@@ -71,7 +77,10 @@ impl<'p, W: Watch> Host<'p, W> {
                     // The memory is the run's: the call was checked.
                     caller.machine_mut().poke(at, &content);
                 }
-                ArgKind::Local(Local::Dynptr(_), LocalUse::Ended) => self.granted.end_dynptr(at),
+                // `copy_dynptrs` has set the copy.
+                ArgKind::Local(Local::Dynptr(_), LocalUse::Ended) => {
+                    self.granted.end_dynptr(at, first_word(content.get()));
+                }
                 _other => {}
             }
         }
