@@ -47,7 +47,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TESTS.toml", conflicts_with_all = ["host", "data", "ctx", "program"])]
     cases: Option<PathBuf>,
     /// The name of the case, or a part of it that no other name has.
-    #[arg(long, value_name = "TEXT", requires = "cases")]
+    #[arg(long, value_name = "TEXT")]
     case: Option<String>,
     #[command(flatten)]
     fill: fill::FillArgs,

@@ -119,35 +119,31 @@ impl Command {
     }
 }
 
-/// Options that have an effect only with another one. clap's own `requires` is not checked if the other one conflicts
-/// with an option that is given.
-const NEEDS: [(&str, &str); 7] = [
-    ("record", "host"),
-    ("field", "host"),
-    ("result", "host"),
-    ("out_only", "out"),
-    ("case", "cases"),
-    ("fuzz_inputs", "fuzz"),
-    ("host", "object"),
+/// Options that have an effect only with another one: the subcommand, the option, and the other one. Not by clap's
+/// `requires`, which is not checked if the other one conflicts with an option that is given.
+const NEEDS: [(&str, &str, &str); 9] = [
+    ("run", "record", "host"),
+    ("run", "field", "host"),
+    ("run", "result", "host"),
+    ("run", "out_only", "out"),
+    ("debug", "field", "host"),
+    ("debug", "result", "host"),
+    ("debug", "case", "cases"),
+    ("test", "fuzz_inputs", "fuzz"),
+    ("replay", "host", "object"),
 ];
 
 /// Refuses an option of a subcommand where the option that it needs is absent.
 fn check_needs(matches: &ArgMatches) -> Result<(), Error> {
     let Some((name, given)) = matches.subcommand() else { return Ok(()) };
+    let is_given = |id: &str| given.value_source(id) == Some(ValueSource::CommandLine);
+    let lacks = |(of, option, needed): &&(&str, &str, &str)| *of == name && is_given(option) && !is_given(needed);
+    let Some((_, option, needed)) = NEEDS.iter().find(lacks) else { return Ok(()) };
     let mut command = Args::command();
     command.build();
     let Some(command) = command.find_subcommand_mut(name) else { return Ok(()) };
-    let arg = |id: &str| command.get_arguments().find(|arg| arg.get_id() == id).cloned();
-    let is_given = |id: &str| given.value_source(id) == Some(ValueSource::CommandLine);
-    for (option, needed) in NEEDS {
-        let (Some(option), Some(needed)) = (arg(option), arg(needed)) else { continue };
-        // The object is an option of `replay` only.
-        let applies = needed.get_long().is_some();
-        if applies && is_given(option.get_id().as_str()) && !is_given(needed.get_id().as_str()) {
-            return Err(command.error(ErrorKind::MissingRequiredArgument, format!("{option} needs {needed}")));
-        }
-    }
-    Ok(())
+    let text = format!("--{option} needs --{needed}").replace('_', "-");
+    Err(command.error(ErrorKind::MissingRequiredArgument, text))
 }
 
 /// The arguments of the process.
@@ -190,6 +186,7 @@ mod tests {
             ("run a.o --result say=7 --out a.pcap", "--host"),
             ("run a.o --out-only 2 --host a.json", "--out"),
             ("debug --cases a.toml --field client=7", "--host"),
+            ("debug a.o --result say=7 --data hex:00", "--host"),
             ("debug a.o --case first --data hex:00", "--cases"),
             ("replay a.rec --host a.json", "--object"),
             ("test a.toml --fuzz-inputs 3", "--fuzz"),

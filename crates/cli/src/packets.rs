@@ -101,7 +101,7 @@ pub(crate) struct OutArgs {
     out: Option<std::path::PathBuf>,
     /// Write only the packets for which the program returned one of these values, for example 2,3 for XDP_PASS and
     /// XDP_TX.
-    #[arg(long, value_name = "VALUE,…", value_delimiter = ',', requires = "out")]
+    #[arg(long, value_name = "VALUE,…", value_delimiter = ',')]
     out_only: Vec<u64>,
 }
 

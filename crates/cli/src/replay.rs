@@ -35,7 +35,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "OBJECT")]
     object: Option<PathBuf>,
     /// The host of the plug-in, as its service described it: fail if the recording is of another one.
-    #[arg(long, value_name = "FILE.json", requires = "object")]
+    #[arg(long, value_name = "FILE.json")]
     host: Option<PathBuf>,
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct HostArgs {
     #[command(flatten)]
     mocks: MockArgs,
     /// Write the last runs to a recording, which `bpf replay` repeats.
-    #[arg(long, value_name = "FILE", requires = "host")]
+    #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 }
 
@@ -35,11 +35,11 @@ pub(crate) struct HostArgs {
 #[derive(clap::Args)]
 pub(crate) struct MockArgs {
     /// A field of the host's context: a number, an array, `{ hex = "…" }`, or text. All others are zero or empty.
-    #[arg(long, value_name = "NAME=VALUE", requires = "host")]
+    #[arg(long, value_name = "NAME=VALUE")]
     field: Vec<Given>,
     /// The result of the next call of a function of the host: a number, or the text with which it fails. The last
     /// one of each function is repeated; without any it returns 0.
-    #[arg(long, value_name = "NAME=VALUE", requires = "host")]
+    #[arg(long, value_name = "NAME=VALUE")]
     result: Vec<Given>,
 }
 

@@ -528,7 +528,7 @@ pub(crate) fn shown(bytes: &[u8]) -> String {
     }
 }
 
-/// The first bytes of a field of so many.
+/// Shows the first bytes of a field of `size` bytes.
 fn shown_part(bytes: &[u8], size: usize) -> String {
     format!("{}... ({size} bytes)", hex::encode(bytes))
 }

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS")]
     fuzz: Option<u32>,
     /// Stop looking after this number of inputs of each program, whatever time that takes.
-    #[arg(long, value_name = "INPUTS", requires = "fuzz")]
+    #[arg(long, value_name = "INPUTS")]
     fuzz_inputs: Option<u64>,
     /// The seed of the mutations: equal seeds give equal inputs.
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
