@@ -587,29 +587,6 @@ fn chosen_sockets_are_recorded() {
     }
 }
 
-/// A program without a proof stores to a field that it may not write.
-#[test]
-fn refused_stores_are_repeated() {
-    let engine = Engine::new(Config::new().mode(Mode::Interpreter)).unwrap();
-    let linker = Linker::<()>::new(&engine);
-    #[derive(BpfContext)]
-    #[repr(C)]
-    struct Two {
-        fixed: u32,
-        #[bpf(writable)]
-        free: u32,
-    }
-    // SAFETY: the interpreter checks each access.
-    let loader = unsafe { linker.loader::<Two>().unverified(true) };
-    let insns = assemble("r0 = 0\n*(u32 *)(r1 + 4) = 7\n*(u32 *)(r1 + 0) = 7\nexit").unwrap();
-    let stores = loader.insns("stores", insns).unwrap();
-    let mut recorder = stores.recorder(RecorderOptions::new()).unwrap();
-    let error = recorder.run(&mut (), &mut Two { fixed: 1, free: 2 }).unwrap_err();
-    let replayed = Recording::parse(&recorder.save()).unwrap().replay(0, &mut ()).unwrap();
-    assert_eq!(replayed.result, Err(error.to_string()));
-    assert_eq!(replayed.context, [1, 0, 0, 0, 7, 0, 0, 0]);
-}
-
 /// The caller bounds the time of a replay, whatever the bytes of a recording say.
 #[test]
 fn replays_end() {

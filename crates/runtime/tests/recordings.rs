@@ -1,4 +1,5 @@
-//! Bounds of recorders, recordings and replays: on memory, on time, on stack.
+//! Bounds of recorders, recordings and replays: on memory, on time, on stack. What was refused in a run is refused in
+//! its replay.
 
 #[path = "common/engines.rs"]
 mod engines;
@@ -154,6 +155,22 @@ fn parts_of_memory_count() {
     let recording = recorder.recording();
     assert_eq!(recording.replay_within(0, 7, &mut ()).unwrap().steps, 3);
     assert_eq!(recording.replay_within(0, 6, &mut ()), Err(ReplayError::TooLong { limit: 6 }));
+}
+
+/// A program without a proof stores to a field that it may not write.
+#[test]
+fn refused_stores_are_repeated() {
+    let engine = Engine::new(Config::new().mode(Mode::Interpreter)).unwrap();
+    let linker = Linker::<()>::new(&engine);
+    // SAFETY: the interpreter checks each access.
+    let loader = unsafe { linker.loader::<Two>().unverified(true) };
+    let insns = assemble("r0 = 0\n*(u32 *)(r1 + 4) = 7\n*(u32 *)(r1 + 0) = 7\nexit").unwrap();
+    let stores = loader.insns("stores", insns).unwrap();
+    let mut recorder = stores.recorder(RecorderOptions::new()).unwrap();
+    let error = recorder.run(&mut (), &mut Two { fixed: 1, free: 2 }).unwrap_err();
+    let replayed = Recording::parse(&recorder.save()).unwrap().replay(0, &mut ()).unwrap();
+    assert_eq!(replayed.result, Err(error.to_string()));
+    assert_eq!(replayed.context, [1, 0, 0, 0, 7, 0, 0, 0]);
 }
 
 /// The checks of a hybrid run are not in its recording: what they refused is not executed in a replay.

@@ -14,8 +14,8 @@
 //! `max_machine_stack`.
 //!
 //! Knowledge of stacks:
-//! - The ends of a thread's stack are requested once, before its first run or its first switch to the stack of a
-//!   sleepable run, so that later runs in signal handlers need not: C libraries allocate for that. The main thread's
+//! - The ends of a thread's stack are requested once, before its first run, or its first poll of a sleepable run that
+//!   waits, so that later runs in signal handlers need not: C libraries allocate for that. The main thread's
 //!   stack grows, and its end is computed from its limit at that time (`RLIMIT_STACK`). The stack is smaller than
 //!   assumed if the limit is lowered later, or if it was raised and other memory was mapped in its way.
 //! - A run in a signal handler on a signal stack is held to the signal stack's ends, which costs a system call. A

@@ -9,7 +9,7 @@ use core::ops::Range;
 pub(crate) struct Places {
     regions: Vec<Place>,
     /// The parts of the host's struct that fields lie in, ascending, and whether programs may write them. Other bytes
-    /// may be padding, or the host's own values. None for a raw context, which is all bytes.
+    /// may be padding, or the host's own values, and are 0 in copies. None for a raw context, which is all bytes.
     pub(crate) fields: Vec<(Range<usize>, bool)>,
     /// Up to here the fields leave no other bytes.
     pub(crate) dense: usize,

@@ -19,12 +19,6 @@ impl Places {
             unsafe { core::ptr::copy_nonoverlapping(at.wrapping_add(part.start), to.as_mut_ptr(), part.len()) };
         }
     }
-
-    /// The parts of a context of which each has rights of its own, and whether programs may write them; empty if the
-    /// context is one part.
-    pub(crate) fn rights(&self) -> &[(Range<usize>, bool)] {
-        &self.fields
-    }
 }
 
 /// A part of a run's memory.

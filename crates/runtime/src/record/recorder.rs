@@ -5,7 +5,6 @@
 //! a recorder stay machine code.
 
 use crate::context::Context;
-use crate::context::places::Places;
 use crate::error::RunError;
 use crate::error::record::RecordError;
 use crate::exec::image::Image;
@@ -19,6 +18,7 @@ use bpf_isa::{Callee, Imm64, Insn};
 use bpf_verifier::{Field, FieldKind};
 use core::ops::Range;
 use std::fmt;
+use std::sync::Arc;
 
 /// Options of [`Program::recorder`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,7 +71,7 @@ pub enum RecordMode {
 pub struct Recorder<C, H = ()> {
     program: Program<C, H>,
     mode: RecordMode,
-    places: Places,
+    what: Arc<Interpreted>,
     options: RecorderOptions,
     template: Template,
     logger: Logger,
@@ -131,10 +131,9 @@ impl<C: Context, H: 'static> Program<C, H> {
         if options.runs == 0 {
             return Err(RecordError::NoRuns);
         }
-        let places = Places::of(loaded.layout);
         let counts = [
             (loaded.layout.fields.len(), "fields", MAX_FIELDS),
-            (places.rights().len(), "parts with rights of their own", MAX_RIGHTS),
+            (what.places.fields.len(), "parts with rights of their own", MAX_RIGHTS),
         ];
         if let Some(&(found, what, max)) = counts.iter().find(|(found, _, max)| found > max) {
             return Err(RecordError::Context { program: loaded.name.to_string(), found, what, max });
@@ -145,10 +144,11 @@ impl<C: Context, H: 'static> Program<C, H> {
             len: crate::num::small(part.len()),
             writable: *writable,
         };
-        let rights = places.rights().iter().map(right).collect();
+        let rights = what.places.fields.iter().map(right).collect();
         let template = Template { code: Code::of(Listing::of(loaded, what), what), rights };
+        let (program, what) = (self.clone(), Arc::clone(what));
         let (logger, slots) = (Logger::default(), Vec::new());
-        Ok(Recorder { program: self.clone(), mode, places, options, template, logger, slots, next: 0 })
+        Ok(Recorder { program, what, mode, options, template, logger, slots, next: 0 })
     }
 
     /// Returns the program as tools that step through it show it; `None` for machine code that does not keep its
@@ -211,19 +211,19 @@ impl<C: Context, H: 'static> Recorder<C, H> {
         self.next = if self.next + 1 == self.options.runs { 0 } else { self.next + 1 };
         slot.end = None;
         // SAFETY: `Context` promises parts that are valid while `data` is borrowed, and that agree with its layout.
-        unsafe { slot.image.take(&self.places, parts) };
-        let result = match (self.mode, loaded.instructions()) {
-            (RecordMode::Interpreted, Some(what)) => {
-                let own = slot.image.own(&self.places);
+        unsafe { slot.image.take(&self.what.places, parts) };
+        let result = match self.mode {
+            RecordMode::Interpreted => {
+                let own = slot.image.own(&self.what.places);
                 let logging = Logging::begin(&mut slot.log, &mut self.logger, self.options.run_bytes, own);
                 // SAFETY: as in `Program::run`.
-                let result = unsafe { loaded.run_watched(what, host, parts, logging) };
+                let result = unsafe { loaded.run_watched(&self.what, host, parts, logging) };
                 // SAFETY: `data` is still borrowed, and with it what the parts lead to.
-                slot.log.after = unsafe { slot.image.digest_now(&self.places) };
+                slot.log.after = unsafe { slot.image.digest_now(&self.what.places) };
                 result
             }
             // SAFETY: as in `Program::run`.
-            (RecordMode::Context | RecordMode::Interpreted, _) => unsafe { loaded.run(host, parts) },
+            RecordMode::Context => unsafe { loaded.run(host, parts) },
         };
         slot.end = Some(match &result {
             Ok(r0) => Ok(*r0),
