@@ -181,7 +181,9 @@ fn instances_behave_as_loads_over_all_objects() {
     let raw: Run<Raw> = |program, bytes| program.run(&mut (), bytes);
     let xdp: Run<Xdp> = |program, bytes| program.run(&mut (), &mut XdpBuff::new(bytes));
     let skb: Run<Skb> = |program, bytes| program.run(&mut (), &mut SkBuff::new(bytes));
-    let objects = objects();
+    // Under an emulator, which takes minutes to verify them all, every fourth one.
+    let step = if bpf_testkit::emulated() { 4 } else { 1 };
+    let objects: Vec<_> = objects().into_iter().step_by(step).collect();
     for mode in [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit)) {
         let host = Host::new(mode);
         let (mut equal, mut refused, mut runs, mut stopped, mut unrepeatable) = (0, 0, 0, 0, Vec::new());
@@ -206,7 +208,7 @@ fn instances_behave_as_loads_over_all_objects() {
              refused; not repeatable: {unrepeatable:?}",
             objects.len()
         );
-        assert!(objects.len() > 100 && equal > 40 && refused > 40 && runs > 500);
+        assert!(objects.len() > 100 / step && equal > 40 / step && refused > 40 / step && runs > 500 / step);
         assert!(unrepeatable.len() <= 3, "{unrepeatable:?}");
     }
 }

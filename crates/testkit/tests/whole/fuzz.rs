@@ -1,5 +1,5 @@
 //! The fuzz bodies for a moment each, on seeds; `cargo fuzz run TARGET` runs them at length. `BPF_SOAK=N`: N times as
-//! many; a quarter where code is usually emulated.
+//! many; an eighth under an emulator.
 
 use bpf_testkit::{fuzz, generate::Choices};
 
@@ -8,7 +8,7 @@ const FILTER: &[u8] = include_bytes!("../../../../examples/filter.o");
 /// Calls the body on byte strings of all lengths up to 1000.
 fn on_noise(body: fn(&[u8]), count: u64) {
     let soak = std::env::var("BPF_SOAK").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
-    let count = if cfg!(target_arch = "aarch64") { count / 4 } else { count };
+    let count = if bpf_testkit::emulated() { count / 8 } else { count };
     for seed in 0..count * soak {
         let mut choices = Choices::from_seed(seed);
         let length = choices.below(1000);

@@ -5,15 +5,17 @@ use bpf_isa::{Program, assemble};
 use bpf_testkit::generate::Choices;
 use bpf_testkit::soundness::{self, Context, ENDLESS, Generated, Oracle, Outcome, Sabotage, Tally};
 
-/// One of so many programs is tried: a quarter where code is usually emulated.
-const OF: u64 = if cfg!(target_arch = "aarch64") { 4 } else { 1 };
+/// One of so many programs is tried: an eighth under an emulator.
+fn of() -> u64 {
+    if bpf_testkit::emulated() { 8 } else { 1 }
+}
 
 #[test]
 fn accepted_programs_run_as_promised_on_all_engines() {
     let mut oracle = Oracle::new();
     let mut tally = Tally::default();
     let mut by_context = [0u32; 3];
-    for seed in 0..6000 / OF {
+    for seed in 0..6000 / of() {
         let mut choices = Choices::from_seed(seed);
         let generated = soundness::generate(&mut choices);
         let outcome = oracle.check(&generated, 2, &mut choices);
@@ -29,9 +31,9 @@ fn accepted_programs_run_as_promised_on_all_engines() {
     }
     // Both sides of the border are visited, and what is right in itself is accepted, mostly.
     let refused: u64 = tally.refused.values().sum();
-    assert!(tally.accepted > 4000 / OF && refused > 400 / OF && tally.steps > 500_000 / OF, "{tally}");
-    assert!(tally.refused_without_lure < 250 / OF, "{tally}");
-    assert!(by_context.iter().all(|n| u64::from(*n) > 500 / OF), "{by_context:?}");
+    assert!(tally.accepted > 4000 / of() && refused > 400 / of() && tally.steps > 500_000 / of(), "{tally}");
+    assert!(tally.refused_without_lure < 250 / of(), "{tally}");
+    assert!(by_context.iter().all(|n| u64::from(*n) > 500 / of()), "{by_context:?}");
     // Each of the rules that lures are about refuses some.
     for reason in [
         "Bounds",
@@ -48,7 +50,7 @@ fn accepted_programs_run_as_promised_on_all_engines() {
         "Unaligned",
         "EndUnproven",
     ] {
-        assert!(OF > 1 || tally.refused.contains_key(reason), "{reason} is never the reason: {tally}");
+        assert!(of() > 1 || tally.refused.contains_key(reason), "{reason} is never the reason: {tally}");
     }
 }
 
@@ -58,7 +60,7 @@ fn accepted_programs_with_objects_run_as_promised_on_all_engines() {
     let mut oracle = Oracle::new();
     let mut tally = Tally::default();
     let mut text = String::new();
-    for seed in 0..3000 / OF {
+    for seed in 0..3000 / of() {
         let mut choices = Choices::from_seed(seed);
         let generated = soundness::generate_owning(&mut choices);
         let outcome = oracle.check(&generated, 2, &mut choices);
@@ -71,10 +73,10 @@ fn accepted_programs_with_objects_run_as_promised_on_all_engines() {
         }
     }
     let refused: u64 = tally.refused.values().sum();
-    assert!(tally.accepted > 1500 / OF && refused > 200 / OF && tally.steps > 100_000 / OF, "{tally}");
-    assert!(tally.refused_without_lure < 150 / OF, "{tally}");
+    assert!(tally.accepted > 1500 / of() && refused > 200 / of() && tally.steps > 100_000 / of(), "{tally}");
+    assert!(tally.refused_without_lure < 150 / of(), "{tally}");
     for reason in ["Owed", "MaybeNull", "Arg", "ObjectField", "LockHeld", "RootUnlocked"] {
-        assert!(OF > 1 || tally.refused.contains_key(reason), "{reason} is never the reason: {tally}");
+        assert!(of() > 1 || tally.refused.contains_key(reason), "{reason} is never the reason: {tally}");
     }
     // Accepted programs call each of these functions.
     use bpf_uapi::Kfunc;
@@ -93,7 +95,7 @@ fn accepted_programs_with_objects_run_as_promised_on_all_engines() {
         Kfunc::ResSpinLockIrqsave,
     ];
     for call in calls.map(|kfunc| bpf_isa::Insn::Call(bpf_isa::Callee::Host(kfunc as i32)).to_string()) {
-        assert!(OF > 1 || text.contains(&format!("{call}\n")), "no `{call}`");
+        assert!(of() > 1 || text.contains(&format!("{call}\n")), "no `{call}`");
     }
     assert!(text.contains("callx r4") && text.contains("call 194\n"));
 }
@@ -130,7 +132,7 @@ fn long_runs_are_not_endless_ones() {
 fn contained_programs_do_what_they_do_otherwise() {
     let mut oracle = Oracle::new();
     let mut tally = Tally::default();
-    for seed in 6000..6000 + 3000 / OF {
+    for seed in 6000..6000 + 3000 / of() {
         let mut choices = Choices::from_seed(seed);
         let generated = soundness::generate(&mut choices);
         let outcome = oracle.check(&generated, 2, &mut choices);
@@ -139,7 +141,7 @@ fn contained_programs_do_what_they_do_otherwise() {
         }
     }
     let (contained, refused) = &oracle.contained;
-    assert!(*contained > 500 / OF, "{contained} of {}, {refused:?}", tally.accepted);
+    assert!(*contained > 500 / of(), "{contained} of {}, {refused:?}", tally.accepted);
 }
 
 /// Unverified programs, most of them damaged, stay inside their objects and their budgets.
@@ -150,16 +152,16 @@ fn contained_programs_stay_inside_whatever_is_believed() {
         return;
     }
     let mut sabotage = Sabotage::default();
-    for seed in 0..6000 / OF {
+    for seed in 0..6000 / of() {
         if let Err(what) = sabotage.check(2, &mut Choices::from_seed(seed)) {
             panic!("seed {seed}: {what}");
         }
     }
     let seen = &sabotage.seen;
-    assert!(seen.contained > 400 / OF && seen.stopped > 20 / OF, "{seen:?}");
+    assert!(seen.contained > 400 / of() && seen.stopped > 20 / of(), "{seen:?}");
     // Among them are programs that look up inner maps and that use dynptrs.
     let with = |what: &str| seen.kinds.get(what).copied().unwrap_or_default();
-    assert!(with("inner") > 20 / OF && with("dynptr") > 20 / OF && with("slice") > 5 / OF, "{seen:?}");
+    assert!(with("inner") > 20 / of() && with("dynptr") > 20 / of() && with("slice") > 5 / of(), "{seen:?}");
     // Reads are observed in almost all of them.
     assert!(seen.undetermined * 50 < seen.contained, "{seen:?}");
     // The machine code of each was checked, and many of its accesses are at selected addresses: on x86-64 the code for
@@ -179,7 +181,7 @@ fn pairs_of_the_verifier_stay_inside_unverified() {
     }
     let text = include_str!("../../../verifier/tests/pairs.txt");
     let mut sabotage = Sabotage::default();
-    for pair in text.split("\n== ").skip(1).step_by(OF as usize) {
+    for pair in text.split("\n== ").skip(1).step_by(of() as usize) {
         let Some((name, both)) = pair.split_once('\n') else { continue };
         let (refused, accepted) = both.split_once("\n-- ").unwrap_or((both, ""));
         let accepted = accepted.split_once('\n').map_or("", |(_reason, program)| program);
@@ -199,7 +201,7 @@ fn pairs_of_the_verifier_stay_inside_unverified() {
         }
     }
     let seen = &sabotage.seen;
-    assert!(seen.contained > 100 / OF, "{seen:?}");
+    assert!(seen.contained > 100 / of(), "{seen:?}");
 }
 
 /// With each planted bug of the verifier, a program that it alone lets through stays inside its objects.
