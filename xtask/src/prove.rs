@@ -4,7 +4,8 @@
 //! verifier and the optimiser. The solver is Debian's `z3`; where it is missing, a line that starts with `SKIPPED` says
 //! so.
 
-use crate::{arm64, shell};
+use crate::{arm64, shell, test::PLANTED};
+use std::process::Command;
 
 pub(crate) fn run(install: bool, faults: bool, arguments: &[String]) -> anyhow::Result<()> {
     let missing = || shell::first_available(&["z3"]).is_none();
@@ -16,15 +17,19 @@ pub(crate) fn run(install: bool, faults: bool, arguments: &[String]) -> anyhow::
         println!("SKIPPED all proofs: no z3\nTo run them: apt-get install z3");
         return Ok(());
     }
-    let mut cargo = shell::cargo();
-    cargo.args(["run", "-q", "-p", "bpf-prove"]);
+    // In the whole workspace, with the features of its tests: cargo builds the verifier once for both.
+    let mut build = shell::cargo();
+    build.args(["build", "-q", "--workspace", "--bin", "bpf-prove"]);
     if faults {
         // With debug assertions: a release build refuses the feature.
-        cargo.args(["--features", "faults"]);
+        build.args(["--features", "bpf-prove/faults"]);
+        build.args(PLANTED.iter().flat_map(|(_, feature)| ["--features", feature]));
     }
-    cargo.arg("--").args(arguments);
+    shell::run(&mut build)?;
+    let mut prove = Command::new(shell::target().join("debug/bpf-prove"));
+    prove.args(arguments);
     if faults {
-        cargo.arg("--faults");
+        prove.arg("--faults");
     }
-    shell::run(&mut cargo)
+    shell::run(&mut prove)
 }

@@ -57,6 +57,10 @@ impl fmt::Display for Tally {
 /// runtime's.
 const LOOM: [&str; 3] = ["bpf-quiesce", "bpf-maps", "bpf-parking"];
 
+/// Packages that are tested with deliberate bugs to plant, and the feature that has them.
+pub(crate) const PLANTED: [(&str, &str); 2] =
+    [("bpf-verifier", "bpf-verifier/faults"), ("bpf-testkit", "bpf-testkit/planted")];
+
 /// Packages that are not tested on arm64: tools for developers, packages without tests, the x86-64 backend, and the
 /// command and services around the runtime, whose own tests run on both architectures.
 /// Building them and their dependencies for another machine takes minutes.
@@ -147,7 +151,7 @@ fn here(selection: &[&str], packages: &[String]) -> anyhow::Result<Tally> {
     // With deliberate bugs in the verifier to find and to survive, none of them planted elsewhere. `cargo xtask soak
     // --faults` counts how many generated programs it takes to find each.
     let has = |wanted: &str| packages.is_empty() || packages.iter().any(|package| package == wanted);
-    for (package, feature) in [("bpf-verifier", "bpf-verifier/faults"), ("bpf-testkit", "bpf-testkit/planted")] {
+    for (package, feature) in PLANTED {
         if has(package) {
             native.args(["--features", feature]);
         }
