@@ -12,6 +12,8 @@
 //! signature of [`ENTRY`] names is re-exported there, so that a user can name it, too. A third rule: its root file
 //! re-exports a name once, in the root or in one of its modules.
 
+mod named;
+
 use crate::{publish, shell};
 use anyhow::Context;
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
@@ -59,6 +61,14 @@ pub(crate) fn check() -> anyhow::Result<Vec<String>> {
     let files = parse(&shell::root().join(ENTRY.1))?;
     broken.extend(unnamed(&files).into_iter().map(|(of, name)| {
         format!("{}: a public signature names `{of}::{name}`, which it does not re-export", ENTRY.0)
+    }));
+    let mut family = named::Family::default();
+    for (name, source) in libraries()?.into_iter().filter(|(name, _)| name != ENTRY.0) {
+        family.add(&name.replace('-', "_"), &parse(&source)?);
+    }
+    let reached: Vec<Vec<String>> = files.iter().flat_map(|(_, items)| reexports(items)).collect();
+    broken.extend(family.unnamed(&reached).into_iter().map(|((of, name), by)| {
+        format!("{}: `{by}` has public parts of the type `{of}::{name}`, which is not re-exported", ENTRY.0)
     }));
     let root = files.iter().filter(|(module, _)| module.is_empty()).flat_map(|(_, items)| doubled(items));
     broken.extend(root.map(|path| format!("{}: `{path}` has two public paths; one is enough", ENTRY.0)));
@@ -135,7 +145,7 @@ fn imported(item: &Item) -> Vec<(bool, Vec<String>, String)> {
                 found.push((path, of.rename.to_string()));
             }
             UseTree::Group(of) => of.items.iter().for_each(|tree| walk(tree, path.clone(), found)),
-            UseTree::Glob(_) => {}
+            UseTree::Glob(_) => found.push((path, "*".to_owned())),
         }
     }
     let Item::Use(item) = item else { return Vec::new() };
@@ -207,8 +217,13 @@ fn folder() -> PathBuf {
 
 /// Each shipped library and its list.
 fn lists() -> anyhow::Result<Vec<(String, String)>> {
+    libraries()?.into_iter().map(|(name, source)| Ok((name, list(&source)?))).collect()
+}
+
+/// Each shipped library and the folder of its sources.
+fn libraries() -> anyhow::Result<Vec<(String, PathBuf)>> {
     let metadata = publish::metadata()?;
-    let mut lists = Vec::new();
+    let mut libraries = Vec::new();
     for package in metadata["packages"].as_array().context("no packages")? {
         let shipped = package["publish"].as_array().is_none_or(|to| !to.is_empty());
         let mut targets = package["targets"].as_array().context("no targets")?.iter();
@@ -217,10 +232,10 @@ fn lists() -> anyhow::Result<Vec<(String, String)>> {
         {
             let manifest = Path::new(package["manifest_path"].as_str().context("no manifest")?);
             let source = manifest.parent().context("a manifest lies in a folder")?.join("src");
-            lists.push((package["name"].as_str().context("no name")?.to_owned(), list(&source)?));
+            libraries.push((package["name"].as_str().context("no name")?.to_owned(), source));
         }
     }
-    Ok(lists)
+    Ok(libraries)
 }
 
 /// The items of each file of a crate, with the file's module.

@@ -93,8 +93,15 @@ pub mod code {
     #[cfg(native)]
     pub use bpf_debug::{Error as DebugError, Location, Options as DebugOptions};
     #[cfg(feature = "jit")]
-    pub use bpf_jit::{Change, CompileError, CompileOptions, Extern, Pass};
-    pub use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, Needs, Symbol};
+    pub use bpf_jit::{
+        AllocOptions, Change, CompileError, CompileOptions, EmitError, EmitOptions, Extern, HostReg, HostRegSet,
+        LowerOptions, Pass, PassSet,
+    };
+    pub use bpf_jit_code::layout::OutOfReach;
+    pub use bpf_jit_code::{
+        Arch, Code, CpuFeatures, FrameShape, Hardening, Needs, PatchSlot, PatchSlotError, PcEntry, Reloc, RelocKind,
+        Symbol, TailCallSite, TailTarget, Unwind, UnwindOp,
+    };
     pub use bpf_prog_pack::{Error as PackError, Options as PackOptions};
 }
 
@@ -127,7 +134,9 @@ pub mod host {
     pub use crate::context::{ContextLayout, Parts};
     pub use crate::load::interface::InterfaceError;
     pub use crate::load::linker::helper_name;
+    pub use bpf_analysis::HeaderPlaces;
     pub use bpf_uapi::helper_id::SPECIAL as SPECIAL_HELPERS;
+    pub use bpf_verifier::{Access, Field, FieldKind, Region};
 }
 
 /// Parts of [`Module`], [`InstancePool`] and [`Tenants`], which make many instances of one object.
@@ -138,26 +147,28 @@ pub mod instances {
 }
 
 /// BPF instructions: assembled, decoded, printed, validated.
-pub mod isa {
-    pub use bpf_isa::{
-        Callee, DecodeError, Insn, InsnIdx, Program, ValidateError, ValidateErrorKind, assemble, decode, disassemble,
-    };
-}
+#[doc(inline)]
+pub use bpf_isa as isa;
 
 /// Maps: typed handles, consumers of rings, dumps.
 pub mod maps {
     #[cfg(all(feature = "tokio", target_os = "linux"))]
     pub use bpf_maps::RingStream;
     pub use bpf_maps::{
-        Arena, ArenaShape, Batch, CreateOptions, Cursor, Dump, Iter, Kind, Map, MapDef, MapError, MapType, Record,
-        RedirectEntry, RingBuf, Sample, UserRingBuf, WeakMap, flags, implemented_type, implemented_types,
-        open_perf_entry, page_size, query, typed, update, wakeup,
+        Arena, ArenaShape, Batch, CreateOptions, Cursor, DeleteFn, Dump, Iter, Kind, LookupFn, Map, MapDef, MapError,
+        MapHeader, MapType, Record, RedirectEntry, RingBuf, Sample, UpdateFn, UserRingBuf, WeakMap, flags,
+        implemented_type, implemented_types, open_perf_entry, page_size, query, typed, update, wakeup,
     };
+    pub use bpf_uapi::{OwnedField, OwnedKind, OwnedType};
 }
 
 /// Memory and who holds it: limits, and the domain in which memory is reclaimed.
 pub mod memory {
-    pub use bpf_quiesce::{Domain, Held, Holder, LimitBelowUse, MemoryFull, OtherDomain, WaitError, WhenFull, Whose};
+    pub use bpf_quiesce::{
+        Barriers, CoreBarrier, CoreBarrierError, Domain, GracePeriod, Guard, Held, Holder, Label, LimitBelowUse,
+        Memory, MemoryFull, Options as DomainOptions, OtherDomain, Owned, Reclaimer, Reservation, RunGuard, WaitError,
+        WhenFull, Whose,
+    };
 }
 
 /// Counts of runs, stops, memory, code, and covered lines.
@@ -196,8 +207,11 @@ pub mod observe {
 /// Parts of an [`Object`], and errors of its reading.
 pub mod object {
     pub use bpf_object::{
-        Code, CodeTable, CoreField, CoreType, FieldType, LeftOut, LeftOutReason, MapDecl, ObjectError, Program,
-        ProgramType, ReferenceKind, btf, text,
+        BtfProblem, CallProblem, Code, CodeFunction, CodeTable, CoreField, CoreKind, CoreRelocation, CoreType,
+        DataKind, ElfError, ExternVariable, FieldType, GlobalData, GlobalProblem, HostFunction, HostTypes,
+        InitialValue, LeftOut, LeftOutReason, LinkProblem, LinkedCode, MapDecl, MapProblem, MapTypeNumber, ObjectError,
+        Pinning, PointerInData, Program, ProgramType, Reference, ReferenceKind, RelocationProblem, SectionProblem,
+        SourceLine, SymbolProblem, Unresolved, Variable, btf, text,
     };
 }
 
@@ -216,9 +230,12 @@ pub mod verify {
     pub use crate::load::hints::VerifyHint;
     pub use crate::load::loader::{PROVING_FUEL, ProofReport, VerifyReport};
     pub use crate::load::verify::Proofs;
+    pub use bpf_uapi::MapTypes;
     pub use bpf_verifier::{
-        ArgKind, DuplicateHelper, Escape, Limits, ProofError, ProofPart, ProofSection, ProofStrategy, Refusal, Ret,
-        Tried, Uncontained, Unproven, VerifyError, Why,
+        ArgKind, Awake, CallbackKind, Debt, Decision, DuplicateHelper, Dynptr, Effort, EffortPlace, Escape, Graph,
+        Limits, Local, LocalUse, LoopFailure, MemArg, MemSet, NodeUse, ObjectFrom, ObjectUse, ProofError, ProofPart,
+        ProofSection, ProofStrategy, Reason, Refusal, Ret, Section, SocketPart, Tried, Uncontained, Unproven,
+        UnprovenLoop, VerifyError, Why,
     };
 }
 

@@ -10,7 +10,7 @@ mod module;
 pub(crate) mod record;
 pub(crate) mod run;
 
-pub use bpf_os::SysError;
+pub use bpf_os::{Call as SysCall, Membarrier, SysError};
 pub use bpf_quiesce::EnterError;
 pub use bpf_uapi::Errno;
 pub use engine::DeadlineError;
