@@ -186,6 +186,9 @@ pub struct Facts {
     /// Ranges of frames that must be zero when their function is entered, ascending by function, at most one for each.
     /// A program with such ranges is not safe without them: it may read what the host left on the stack.
     pub zeroed: Vec<Zeroed>,
+    /// Ranges of frames that are accessed only by instructions with r10 as their base, ascending by function and then
+    /// by depth, without overlaps.
+    pub private: Vec<Private>,
     /// A hybrid verification has not proven that the program ends: it must run with a budget.
     pub needs_budget: bool,
     /// Facts about numbers and addresses, by instruction slot; empty if they were not requested.
@@ -219,7 +222,26 @@ pub struct Zeroed {
     pub bytes: u32,
 }
 
+/// Bytes of a function's frame that no access reaches other than by an instruction with r10 as its base: no other
+/// pointer into the frame leads there, in the function or in functions that it calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Private {
+    /// The function.
+    pub subprog: SubprogId,
+    /// Distance of the first byte below r10.
+    pub depth: u32,
+    /// Number of bytes, not 0.
+    pub bytes: u32,
+}
+
 impl Facts {
+    /// Returns the ranges of the function's frame that only instructions with r10 as their base access.
+    pub fn private(&self, subprog: SubprogId) -> &[Private] {
+        let from = self.private.partition_point(|range| range.subprog < subprog);
+        let len = self.private[from..].partition_point(|range| range.subprog == subprog);
+        &self.private[from..from + len]
+    }
+
     /// Returns the range of the function's frame that must be zero when the function is entered.
     pub fn zeroed(&self, subprog: SubprogId) -> Option<Zeroed> {
         self.zeroed.binary_search_by_key(&subprog, |z| z.subprog).ok().map(|i| self.zeroed[i])

@@ -23,12 +23,12 @@ pub use constants::Constants;
 pub use contained::{Confined, Contained, Extent, Hold, Home, Object, Passed, Place};
 pub use facts::{
     AccessCheck, ArenaFact, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, FORMAT_VALUES, Facts, FormatCall,
-    HeaderPlaces, InsnFact, MemKind, Zeroed,
+    HeaderPlaces, InsnFact, MemKind, Private, Zeroed,
 };
 pub use liveness::{CallArity, Liveness};
 pub use loops::{Loop, Loops};
 pub use regs::{RegSet, defs, results, uses};
-pub use stack::touched_below_r10;
+pub use stack::{FrameUse, touched_below_r10};
 pub use values::{AccessFact, AccessRegion, Known, LoopFact, ValueFacts};
 
 /// A number of slots, blocks, loops or subprograms: a program has a million slots at most.

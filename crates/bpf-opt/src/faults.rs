@@ -43,6 +43,8 @@ mod with {
         FieldsTooWide,
         /// A piece of the stack becomes a value although a load reads more bytes than a store wrote.
         MixedUnseen,
+        /// A piece of the stack becomes a value although an address may lead to it.
+        PiecesShared,
         /// The greater one of a loop's two limits is taken.
         GreaterBound,
         /// A comparison is repeated after a selection has changed its operand.
@@ -85,6 +87,8 @@ mod with {
         pub const OF_ALLOCATION: &[Fault] = &[Fault::ClobbersIgnored, Fault::ConflictsIgnored, Fault::SlotsIgnored];
         /// Faults that only contained programs show, since they concern confinements.
         pub const OF_CONTAINED: &[Fault] = &[Fault::ConfinedAnywhere, Fault::FartherForgotten];
+        /// Faults that only verified programs show, since they concern facts.
+        pub const OF_FACTS: &[Fault] = &[Fault::PiecesShared];
         /// Faults in forms of operands that only arm64 has.
         pub const OF_ARM64: &[Fault] = &[
             Fault::FieldsTooWide,

@@ -4,10 +4,10 @@
 //! Approach: a piece of the stack becomes a value if every store writes all of it and every load reads all of it or its
 //! low part. Each load and store of the piece becomes a copy, and SSA form removes most copies.
 //!
-//! The pass does nothing in a function that takes an address in its stack: an address that was computed from r10, or
-//! passed to a call, may be the address of any piece afterwards. Unverified programs too are assumed not to have the
-//! address of a stack frame that was not given to them. A program that guesses it finds whatever the machine code keeps
-//! there.
+//! An address that was computed from r10, or passed to a call, may be the address of any piece afterwards. In a
+//! function that takes such an address, a piece becomes a value only if it is private: the verifier has proven that no
+//! address leads to it ([`Func::private`]). Unverified programs too are assumed not to have the address of a stack
+//! frame that was not given to them. A program that guesses it finds whatever the machine code keeps there.
 //!
 //! Compilers put values of several sizes into one piece, one after the other. A piece with stores of several sizes
 //! becomes a value too if no load reads more bytes than each store that may reach it has written, because the bytes
@@ -20,6 +20,7 @@
 use crate::faults::planted;
 use bpf_isa::{Size, Width};
 use bpf_lir::{Base, Cfg, Func, Mem, Op, Span, VReg, Val};
+use core::ops::Range;
 
 /// The most pieces times ops. A value made of a piece may live through the whole function, and the register allocator
 /// records for each op the values that live across it.
@@ -39,6 +40,25 @@ struct Piece {
     /// Number of loads and stores.
     accesses: u32,
     value: VReg,
+}
+
+impl Piece {
+    /// Whether all of its bytes are in these ranges, which ascend.
+    fn is_private(&self, ranges: &[Range<i32>]) -> bool {
+        let end = i64::from(self.off) + i64::from(self.size.bytes());
+        let at = ranges.partition_point(|range| range.end <= self.off);
+        planted!(PiecesShared)
+            || ranges.get(at).is_some_and(|range| range.start <= self.off && end <= i64::from(range.end))
+    }
+}
+
+/// Whether an address in the stack is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Taken {
+    Nowhere,
+    Somewhere,
+    /// There is an access to the stack that the pass does not handle.
+    Unclear,
 }
 
 /// Scratch memory of the pass, reused from function to function.
@@ -72,10 +92,19 @@ fn stores(number: u32, size: Size) -> u64 {
 impl Slots {
     /// Runs the pass over `func`; returns how many loads and stores became copies.
     pub(crate) fn run(&mut self, func: &mut Func) -> u32 {
-        if func.stack_bytes == 0 || !self.find(func) {
+        if func.stack_bytes == 0 {
             return 0;
         }
-        self.divide(func.stack_bytes);
+        let taken = self.find(func);
+        match taken {
+            Taken::Nowhere => self.divide(func.stack_bytes),
+            Taken::Somewhere if func.private.is_empty() => return 0,
+            Taken::Somewhere => {
+                self.divide(func.stack_bytes);
+                self.pieces.iter_mut().for_each(|piece| piece.apart &= piece.is_private(&func.private));
+            }
+            Taken::Unclear => return 0,
+        }
         self.see(func);
         self.leave(MAX_REACH / func.ops.len().max(1));
         let mut new = core::mem::take(&mut self.new);
@@ -89,7 +118,7 @@ impl Slots {
             return 0;
         }
         let mut done = 0;
-        let mut left = false;
+        let mut left = taken == Taken::Somewhere;
         for i in 0..func.order.len() {
             for at in func.range(func.order[i]) {
                 let Some(Mem { base: Base::Frame, .. }) = func.ops[at].mem() else { continue };
@@ -111,21 +140,22 @@ impl Slots {
         done
     }
 
-    /// Lists the accesses to the stack; returns false if an address in the stack is taken.
-    fn find(&mut self, func: &Func) -> bool {
+    /// Lists the accesses to the stack; returns whether an address in the stack is taken.
+    fn find(&mut self, func: &Func) -> Taken {
         self.accesses.clear();
+        let mut taken = Taken::Nowhere;
         for op in func.all_ops() {
             let mem = op.mem().filter(|mem| mem.base == Base::Frame);
             if let Op::FrameAddr { .. } = op {
-                return false;
+                taken = Taken::Somewhere;
             } else if let (Some(mem), Op::Load { size, .. } | Op::Store { size, .. }) = (mem, op) {
                 self.accesses.push((mem.off, *size, matches!(op, Op::Store { .. })));
             } else if mem.is_some() {
                 // An atomic operation on the stack is rare, and is left as it is.
-                return false;
+                return Taken::Unclear;
             }
         }
-        true
+        taken
     }
 
     /// Makes one piece of all accesses with the same offset, and marks the pieces that nothing overlaps.

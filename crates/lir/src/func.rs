@@ -46,6 +46,9 @@ pub struct Func {
     pub ctx: Option<VReg>,
     /// Bytes of BPF stack, a multiple of 8.
     pub stack_bytes: u32,
+    /// Bytes of the BPF stack that only ops with [`Base::Frame`](crate::Base::Frame) access, as offsets from its top;
+    /// ascending, without overlaps. Empty if nothing is known.
+    pub private: Vec<Range<i32>>,
 }
 
 /// The successors at the end of a block.
@@ -68,6 +71,7 @@ impl Func {
         self.params = [None; 5];
         self.ctx = None;
         self.stack_bytes = 0;
+        self.private.clear();
     }
 
     /// The ops of a block.

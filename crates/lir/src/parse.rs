@@ -233,6 +233,11 @@ impl<'a> Words<'a> {
         if self.take("stack") {
             func.stack_bytes = self.small()?;
         }
+        while self.take("private") {
+            let start = self.small()?;
+            self.expect(":")?;
+            func.private.push(start..self.small()?);
+        }
         self.expect("{")?;
         func.vregs = func.entry_values().map(|v| v.0 + 1).max().unwrap_or(0);
         Ok(func)

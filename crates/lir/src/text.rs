@@ -287,6 +287,9 @@ impl Func {
         if self.stack_bytes != 0 {
             write!(f, " stack {}", self.stack_bytes)?;
         }
+        for range in &self.private {
+            write!(f, " private {}:{}", range.start, range.end)?;
+        }
         writeln!(f, " {{")?;
         for block in &self.order {
             writeln!(f, "{block}:")?;

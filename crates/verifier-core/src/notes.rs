@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use bpf_analysis::{ConstMapCall, ConstTailCall, ContextAccess, Facts, InsnFact, MemKind, Zeroed};
+use bpf_analysis::{ConstMapCall, ConstTailCall, ContextAccess, Facts, FrameUse, InsnFact, MemKind, Zeroed};
 use bpf_isa::{Insn, InsnIdx, Program, SubprogId};
 
 use crate::contract::Env;
@@ -79,18 +79,20 @@ struct CallNote {
 pub(crate) struct Notes {
     insns: Vec<Note>,
     calls: BTreeMap<u32, CallNote>,
-    /// The greatest accessed stack depth of each subprogram.
-    stack: Vec<u32>,
+    /// The bytes of frames that are accessed.
+    pub(crate) frames: FrameUse,
     /// The least and the greatest depth of stack bytes that must be cleared, of each subprogram that needs it.
     cleared: Vec<Option<(u32, u32)>>,
 }
 
 impl Notes {
     pub(crate) fn new(program: &Program) -> Notes {
+        let mut frames = FrameUse::default();
+        frames.start(program.subprogs().len());
         Notes {
             insns: vec![Note::default(); program.insns().len()],
             calls: BTreeMap::new(),
-            stack: vec![0; program.subprogs().len()],
+            frames,
             cleared: vec![None; program.subprogs().len()],
         }
     }
@@ -134,13 +136,6 @@ impl Notes {
         note.key.join(key);
     }
 
-    /// Notes that the subprogram's frame is accessed down to this depth.
-    pub(crate) fn stack(&mut self, subprog: u32, depth: u32) {
-        if let Some(most) = self.stack.get_mut(subprog as usize) {
-            *most = depth.max(*most);
-        }
-    }
-
     /// Notes that bytes of the subprogram's frame must be cleared when the subprogram is entered.
     pub(crate) fn cleared(&mut self, subprog: u32, depth: u32, size: u32) {
         let least = depth.saturating_sub(size) + 1;
@@ -161,8 +156,9 @@ impl Notes {
             Some(Zeroed { subprog: SubprogId(subprog), depth, bytes: depth - end })
         };
         let mut facts = Facts {
+            private: self.frames.private(),
             zeroed: (0..).zip(&self.cleared).filter_map(zeroed).collect(),
-            stack_bytes: self.stack,
+            stack_bytes: self.frames.depths().collect(),
             headers: env.context.legacy_loads.unwrap_or_default(),
             ..Facts::default()
         };

@@ -6,10 +6,10 @@
 mod values;
 
 use bpf_analysis::{
-    AccessCheck, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, FORMAT_VALUES, Facts, FormatCall, InsnFact,
-    Loops, MemKind, Zeroed,
+    AccessCheck, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, FORMAT_VALUES, Facts, FormatCall, FrameUse,
+    InsnFact, Loops, MemKind, Zeroed,
 };
-use bpf_isa::{Insn, InsnIdx, Program, SubprogId};
+use bpf_isa::{Insn, InsnIdx, Program, Reg, SubprogId};
 
 use crate::env::Env;
 use crate::error::{Reason, Res, refuse};
@@ -94,7 +94,7 @@ pub(crate) struct Notes {
     notes: Vec<Note>,
     calls: Vec<CallNote>,
     formats: Vec<FormatCall>,
-    stack: Vec<u32>,
+    frames: FrameUse,
     /// The least and greatest depth of bytes that must be zero when each subprogram is entered; (0, 0) for none.
     zeroed: Vec<(u32, u32)>,
     /// Whether some loop is not proven to end.
@@ -113,8 +113,7 @@ impl Notes {
         self.notes.resize(program.insns().len(), note);
         self.calls.clear();
         self.formats.clear();
-        self.stack.clear();
-        self.stack.resize(program.subprogs().len(), 0);
+        self.frames.start(program.subprogs().len());
         self.zeroed.clear();
         self.zeroed.resize(program.subprogs().len(), (0, 0));
         self.needs_budget = false;
@@ -151,7 +150,7 @@ impl Notes {
     /// The size of a copy in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let calls = self.calls.len() * size_of::<CallNote>() + self.formats.len() * size_of::<FormatCall>();
-        let subprogs = self.stack.len() * 4 + self.zeroed.len() * 8;
+        let subprogs = self.frames.memory() + self.zeroed.len() * 8;
         self.notes.len() * size_of::<Note>() + calls + subprogs + self.values.bytes()
     }
 
@@ -160,7 +159,7 @@ impl Notes {
         shrink(&mut self.notes, bytes);
         shrink(&mut self.calls, bytes);
         shrink(&mut self.formats, bytes);
-        shrink(&mut self.stack, bytes);
+        self.frames.trim(bytes);
         shrink(&mut self.zeroed, bytes);
         self.values.trim(bytes);
     }
@@ -256,13 +255,12 @@ impl Notes {
         }
     }
 
-    /// Notes that the subprogram's frame is used down to this depth.
-    pub(crate) fn stack(&mut self, subprog: u32, depth: u32) {
-        if self.muted {
-            return;
+    /// Notes that an access through `reg` reaches at most `bytes` bytes of the subprogram's frame, from `depth`
+    /// upwards.
+    pub(crate) fn stack(&mut self, subprog: u32, (depth, bytes): (usize, usize), reg: Reg) {
+        if !self.muted {
+            self.frames.note(subprog, crate::num::small(depth), crate::num::small(bytes), reg);
         }
-        let s = &mut self.stack[subprog as usize];
-        *s = (*s).max(depth);
     }
 
     /// Notes a read of bytes of the subprogram's frame that may be unwritten: from `least` to `greatest` below r10.
@@ -289,13 +287,14 @@ impl Notes {
         };
         // The call graph has no cycle and is at most 8 frames deep, but it may have many paths, so only the greatest
         // depth of each callee is kept.
+        let depths: Vec<u32> = self.frames.depths().collect();
         let mut above = vec![0u32; program.subprogs().len()];
         let mut changed = true;
         while changed {
             changed = false;
             for c in program.calls() {
                 let caller = program.subprog_of(c.at).index();
-                let depth = above[caller] + self.stack[caller].next_multiple_of(8);
+                let depth = above[caller] + depths[caller].next_multiple_of(8);
                 if depth > above[c.callee.index()] {
                     above[c.callee.index()] = depth;
                     changed = true;
@@ -314,7 +313,8 @@ impl Notes {
             Zeroed { subprog: SubprogId(subprog), depth, bytes: depth - end }
         };
         let mut facts = Facts {
-            stack_bytes: self.stack.clone(),
+            private: self.frames.private(),
+            stack_bytes: self.frames.depths().collect(),
             zeroed: (0..).zip(&self.zeroed).filter(|(_, z)| z.1 > 0).map(zeroed).collect(),
             needs_budget: self.needs_budget,
             values: self.values.take(),

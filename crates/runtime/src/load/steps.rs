@@ -112,6 +112,7 @@ struct Known {
 /// Facts about an unverified program: [`Facts::default`], as a static, so that a load does not construct one.
 static NO_FACTS: Facts = Facts {
     stack_bytes: Vec::new(),
+    private: Vec::new(),
     tail_calls: Vec::new(),
     insns: Vec::new(),
     map_calls: Vec::new(),

@@ -103,7 +103,23 @@ fn body_for(fault: bpf_jit::faults::Fault) -> fn(&[u8]) {
     if bpf_jit::faults::Fault::OF_CONTAINED.contains(&fault) {
         return fuzz::contained;
     }
+    if bpf_jit::faults::Fault::OF_FACTS.contains(&fault) {
+        return verified;
+    }
     if bpf_jit::faults::Fault::OF_SIDES.contains(&fault) { fuzz::sides } else { fuzz::optimise }
+}
+
+/// A program at the border of the verifier's rules, compiled with the facts that were proven of it.
+#[cfg(feature = "faults")]
+fn verified(data: &[u8]) {
+    use bpf_testkit::soundness::{self, Oracle, Outcome};
+    std::thread_local! {
+        static ORACLE: std::cell::RefCell<Oracle> = std::cell::RefCell::new(Oracle::new());
+    }
+    let mut choices = Choices::from_bytes(data);
+    let generated = soundness::generate(&mut choices);
+    let outcome = ORACLE.with_borrow_mut(|oracle| oracle.check(&generated, 2, &mut choices));
+    assert!(!matches!(outcome, Outcome::Violation(_)), "{outcome:?}");
 }
 
 /// Prints `input N` before each input, and `found N` after the first that detects the fault.

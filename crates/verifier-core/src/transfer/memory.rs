@@ -70,7 +70,7 @@ impl Checker<'_> {
                 let bytes = |n: i128| u32::try_from(n).map_err(|_| Why::Unreachable);
                 let (depth, span) = (bytes(min.saturating_neg())?, bytes(max.saturating_sub(min))?);
                 let subprog = state.frames.get(frame).ok_or(Why::Internal("no such frame"))?.subprog;
-                self.notes.stack(subprog, depth);
+                self.notes.frames.note(subprog, depth, span, reg);
                 let exact = at.as_const().is_some() && size.as_const().is_some();
                 Ok(Place::Stack { frame, depth, size: span, exact })
             }

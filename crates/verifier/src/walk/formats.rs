@@ -97,7 +97,7 @@ impl<'a> Walk<'a> {
             self.readable_stack(frame, depth - k * VALUE, VALUE)
                 .map_err(|why| Box::new(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why }))?;
         }
-        self.notes.stack(self.state.frames[usize::from(frame)].subprog, crate::num::small(depth));
+        self.notes.stack(self.state.frames[usize::from(frame)].subprog, (depth, bytes), reg);
         Ok(true)
     }
 

@@ -227,11 +227,12 @@ impl Walk<'_> {
                     return refuse(Reason::StackBounds { min, max: end, frame_bytes });
                 }
                 let depth = crate::num::size(min.unsigned_abs());
-                self.notes.stack(self.state.frames[usize::from(frame)].subprog, crate::num::small(depth));
+                let span = crate::num::size(end.abs_diff(min));
+                self.notes.stack(self.state.frames[usize::from(frame)].subprog, (depth, span), reg);
                 if min == max {
                     return Ok(Place::Stack { frame, depth, size: crate::num::size(size) });
                 }
-                Ok(Place::StackWithin { frame, depth, span: crate::num::size(end.abs_diff(min)) })
+                Ok(Place::StackWithin { frame, depth, span })
             }
             Ty::MapValue { map, inner } => {
                 let def = self.map(map, inner)?;
@@ -497,7 +498,7 @@ impl Walk<'_> {
         }
         let (frame, depth) = (usize::from(frame), crate::num::size(at.unsigned_abs()));
         self.notes.access(self.pc, Kind::Stack, None).ok()?;
-        self.notes.stack(self.state.frames[frame].subprog, crate::num::small(depth));
+        self.notes.stack(self.state.frames[frame].subprog, (depth, size.bytes() as usize), base);
         Some((frame, depth))
     }
 

@@ -55,6 +55,44 @@ fn numbers_addresses_and_branches() {
     assert!(silent.values.is_empty() && silent.loops.is_empty());
 }
 
+/// The bytes of frames that no pointer reaches: what a helper, a callee or a store at a variable place is given is not
+/// among them.
+#[test]
+fn private_bytes_of_frames() {
+    let private = |text: &str| -> Vec<(u32, u32, u32)> {
+        facts_of(text, false).private.iter().map(|range| (range.subprog.0, range.depth, range.bytes)).collect()
+    };
+    // Only r10 is a base.
+    assert_eq!(private("*(u64 *)(r10 - 8) = 1\n*(u32 *)(r10 - 24) = 1\nr0 = *(u64 *)(r10 - 8)\nexit"), [(0, 24, 24)]);
+    // A copy of r10, at a constant distance, and at one of 0 to 12.
+    let copy = "*(u64 *)(r10 - 32) = 1\nr4 = r10\nr4 += -16\n*(u32 *)(r4 + 4) = 1\nr0 = 0\nexit";
+    assert_eq!(private(copy), [(0, 8, 8), (0, 32, 20)]);
+    let variable = "
+        r0 = 0
+        if r2 == 0 goto out
+        *(u64 *)(r10 - 40) = 1
+        r3 = *(u8 *)(r1 + 0)
+        r3 &= 12
+        r4 = r10
+        r4 += r3
+        *(u32 *)(r4 - 32) = 1
+        out: exit";
+    assert_eq!(private(variable), [(0, 16, 16), (0, 40, 8)]);
+    // A callee has a frame of its own, and writes to the caller's.
+    let callee = "
+        *(u64 *)(r10 - 8) = 1
+        r1 = r10
+        r1 += -24
+        call add
+        r0 = *(u64 *)(r10 - 8)
+        exit
+        add: *(u64 *)(r10 - 16) = r1
+        *(u64 *)(r1 + 8) = 7
+        r0 = 0
+        exit";
+    assert_eq!(private(callee), [(0, 8, 8), (1, 16, 16)]);
+}
+
 #[test]
 fn rounds_of_loops() {
     let rounds = |text: &str| -> Vec<(u32, Option<u64>)> {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use bpf_analysis::Facts;
 use bpf_interp::{Caller, Env as Host, HostMemory, Machine, Memory, Options, Step, Stop, StopKind};
-use bpf_isa::{Imm64, Insn, InsnIdx, Program, Size};
+use bpf_isa::{Imm64, Insn, InsnIdx, Program, Reg, Size, SubprogId};
 use bpf_verifier::{Access, ArgKind, ContextLayout, Effect, Env, FieldKind, HelperProto, KnownMap, MapType, Ret};
 
 use crate::Random;
@@ -82,6 +82,10 @@ struct World<'e> {
     seen: Vec<u64>,
     hash: u64,
     ended: bool,
+    /// The program.
+    program: Rc<Program>,
+    /// The value of r10 and the function of each frame.
+    frames: Vec<(u64, SubprogId)>,
 }
 
 /// The observable effects of a run. Both runs of a safe program have equal ones.
@@ -94,7 +98,7 @@ struct Outcome {
 }
 
 impl<'e> World<'e> {
-    fn new(program: &Program, env: &'e Env<'e>, facts: &'e Facts, seed: u64, salt: u64) -> World<'e> {
+    fn new(program: &Rc<Program>, env: &'e Env<'e>, facts: &'e Facts, seed: u64, salt: u64) -> World<'e> {
         let mut world = World {
             env,
             facts,
@@ -114,6 +118,8 @@ impl<'e> World<'e> {
             seen: Vec::new(),
             hash: 0,
             ended: false,
+            program: Rc::clone(program),
+            frames: Vec::new(),
         };
         world.place_regions();
         world
@@ -197,6 +203,18 @@ impl<'e> World<'e> {
             }
         }
         self.context = Some(context);
+    }
+
+    /// Notes an access through another register than r10.
+    fn reach(&mut self, at: u64, bytes: u64) {
+        for (top, function) in &self.frames {
+            for range in self.facts.private(*function) {
+                let start = top - u64::from(range.depth);
+                if at < start + u64::from(range.bytes) && start < at.saturating_add(bytes) {
+                    self.wrong = Some("a pointer leads to a private byte of a frame");
+                }
+            }
+        }
     }
 
     fn number(&mut self) -> u64 {
@@ -351,6 +369,7 @@ impl<'e> World<'e> {
             if bytes > MOST {
                 return wrong(caller, "more bytes than an object has");
             }
+            self.reach(given, bytes);
             let mut contents = vec![0; bytes as usize];
             let overlaps = |(at, size, writes): &(u64, u64, bool)| {
                 (*writes || mem.access.writes()) && given < at + size && *at < given + bytes
@@ -511,7 +530,15 @@ impl Host for World<'_> {
         if self.wrong.is_some() { Err(StopKind::Budget) } else { Ok(1) }
     }
 
-    fn observe(&mut self, step: &Step<'_, Self::Code>, _: &Machine<'_>) {
+    fn observe(&mut self, step: &Step<'_, Self::Code>, machine: &Machine<'_>) {
+        self.frames.truncate(machine.frames() - 1);
+        self.frames.push((step.regs[Reg::R10.index()], self.program.subprog_of(step.at)));
+        if let Some(access) = self.program.insns()[step.at.index()].memory_access()
+            && access.base != Reg::R10
+        {
+            let at = step.regs[access.base.index()].wrapping_add_signed(access.off.into());
+            self.reach(at, access.size.bytes().into());
+        }
         self.hash = (self.hash ^ u64::from(step.at.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
     }
 }
@@ -560,10 +587,13 @@ fn run<'e>(
     let options =
         Options { budget: Some(budget), stack_fill, stack_bytes: env.frame_bytes as usize, ..Options::default() };
     let end = Machine::new(memory, options).run(&mut world, program, args);
+    if let Some(wrong) = world.wrong {
+        return Err(wrong.to_owned());
+    }
     let result = match end {
         Ok(result) => Some(result),
         Err(_) if world.ended => None,
-        Err(stop) => return Err(world.wrong.map_or_else(|| stop.to_string(), str::to_owned)),
+        Err(stop) => return Err(stop.to_string()),
     };
     if result.is_some() && !world.records.is_empty() {
         return Err("a record is held at the end".to_owned());
