@@ -1,5 +1,5 @@
-//! Bounds of recorders, recordings and replays: on memory, on time, on stack. What was refused in a run is refused in
-//! its replay.
+//! Bounds of recorders, recordings and replays: on memory, on time, on stack. A replay refuses the accesses that its
+//! run refused.
 
 #[path = "common/engines.rs"]
 mod engines;
