@@ -19,7 +19,7 @@ use std::{
     fmt,
     fs::{self, File},
     io::{self, BufRead, BufReader, Read, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
 };
@@ -184,18 +184,56 @@ fn log() -> PathBuf {
     shell::target().join("arm64.log")
 }
 
-/// Installs `ip` for the live example's test, and the loader of the tests beside the kernel. Without these tools the
-/// tests report that they are skipped.
+/// Installs `ip` for the live example's test, the loader of the tests beside the kernel, the compilers of the tests that
+/// compile plug-ins, and debuggers. Without these tools the tests report that they are skipped.
 fn install_tools() {
     let missing = |(tool, package)| shell::first_available(&[tool]).is_none().then_some(package);
-    let tools = [("ip", "iproute2"), ("ping", "iputils-ping"), ("ethtool", "ethtool"), ("bpftool", "bpftool")];
-    let packages: Vec<&str> = tools.into_iter().filter_map(missing).collect();
-    if packages.is_empty() || shell::first_available(&["apt-get"]).is_none() {
-        return;
+    let tools = [
+        ("ip", "iproute2"),
+        ("ping", "iputils-ping"),
+        ("ethtool", "ethtool"),
+        ("bpftool", "bpftool"),
+        ("clang-19", "clang-19"),
+        ("llvm-strip-19", "llvm-19"),
+        ("make", "make"),
+        ("gdb", "gdb"),
+    ];
+    let mut packages: Vec<&str> = tools.into_iter().filter_map(missing).collect();
+    if !Path::new("/usr/include/bpf/bpf_helpers.h").exists() {
+        packages.push("libbpf-dev");
     }
-    if let Err(error) = arm64::update().and_then(|()| arm64::apt_install(&packages)) {
+    if !packages.is_empty()
+        && shell::first_available(&["apt-get"]).is_some()
+        && let Err(error) = arm64::update().and_then(|()| arm64::apt_install(&packages))
+    {
         eprintln!("cannot install {}: {error:#}", packages.join(", "));
     }
+    if let Err(error) = install_nightly() {
+        eprintln!("cannot install the compiler of plug-ins in Rust: {error:#}");
+    }
+}
+
+/// Installs the nightly toolchain that `bpf new --lang rust` pins, and downloads the sources that cargo compiles `core`
+/// with: the tests do not use the network.
+fn install_nightly() -> anyhow::Result<()> {
+    if shell::first_available(&["rustup"]).is_none() {
+        return Ok(());
+    }
+    let pinned = fs::read_to_string(shell::root().join("crates/cli/templates/rust/rust-toolchain.toml"))?;
+    let channel = pinned.lines().find_map(|line| line.strip_prefix("channel = \"")?.strip_suffix('"'));
+    let channel = channel.context("no channel is pinned")?;
+    let mut rustup = Command::new("rustup");
+    rustup.args(["toolchain", "install", channel, "--no-self-update"]);
+    rustup.args(["--profile", "minimal", "--component", "rust-src", "--component", "llvm-tools"]);
+    shell::run(&mut rustup)?;
+    let run = |program: &[&str]| {
+        let mut command = Command::new("rustup");
+        command.args(["run", channel]).args(program).env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN");
+        command
+    };
+    let found = run(&["rustc", "--print", "sysroot"]).output()?;
+    let library = Path::new(String::from_utf8(found.stdout)?.trim()).join("lib/rustlib/src/rust/library/Cargo.toml");
+    shell::run(run(&["cargo", "fetch", "--manifest-path"]).arg(library))
 }
 
 /// `cargo xtask bless`: the tests that compare with files, told to rewrite them.
