@@ -6,7 +6,8 @@
 //! format with each compiler; and the lint `unreachable_pub` ensures that users can reach every `pub` item.
 //!
 //! An item is listed where it is written, with its conditions (`cfg`), and a re-export as such. So a list has all
-//! features and systems at once. An invocation of a macro that writes `pub` items is listed as it stands.
+//! features and systems at once. An invocation of a macro that writes `pub` items is listed as it stands, and so are
+//! the items that the macro's definition writes.
 //!
 //! A second rule holds the promise that one dependency is enough: a type of another crate of the family that a public
 //! signature of [`ENTRY`] names is re-exported there, so that a user can name it, too. A third rule: its root file
@@ -410,6 +411,7 @@ fn list_item(item: &Item, names: &Names) -> Vec<String> {
                     ImplItem::Const(item) if is_pub(&item.vis) => {
                         format!("{}pub const {}: {}", attributes(&item.attrs), item.ident, tidy(&item.ty))
                     }
+                    ImplItem::Macro(item) if names.macros.contains(&tidy(&item.mac.path)) => tidy(&item.mac),
                     _ => continue,
                 };
                 lines.push(format!("    {text}"));
@@ -421,6 +423,11 @@ fn list_item(item: &Item, names: &Names) -> Vec<String> {
             match &item.ident {
                 Some(name) if item.attrs.iter().any(|attribute| attribute.path().is_ident("macro_export")) => {
                     line(&[], format!("macro_rules! {name}"))
+                }
+                Some(name) if says_pub(tokens.clone()) => {
+                    let mut lines = line(&item.attrs, format!("macro_rules! {name}, which writes"));
+                    lines.extend(written(tokens));
+                    lines
                 }
                 None if says_pub(tokens.clone()) || names.macros.contains(&tidy(&item.mac.path)) => {
                     let mut lines = line(&item.attrs, format!("{}!", tidy(&item.mac.path)));
@@ -527,6 +534,37 @@ fn says_pub(tokens: TokenStream) -> bool {
         }
     }
     false
+}
+
+/// The `pub` items that a macro's definition writes, up to their bodies.
+fn written(tokens: TokenStream) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut header: Option<TokenStream> = None;
+    let mut trees = tokens.into_iter().peekable();
+    while let Some(tree) = trees.next() {
+        let limited =
+            |tree: &TokenTree| matches!(tree, TokenTree::Group(of) if of.delimiter() == Delimiter::Parenthesis);
+        match (&tree, header.take()) {
+            (TokenTree::Ident(word), None) if word == "pub" && !trees.peek().is_some_and(limited) => {
+                header = Some(tree.into());
+            }
+            (TokenTree::Group(body), of) if body.delimiter() == Delimiter::Brace => {
+                lines.extend(of.map(|of| format!("    {}", tidy_tokens(of))));
+                lines.extend(written(body.stream()));
+            }
+            (TokenTree::Punct(mark), Some(of)) if mark.as_char() == ';' => {
+                lines.push(format!("    {}", tidy_tokens(of)))
+            }
+            (_, Some(mut of)) => {
+                of.extend([tree]);
+                header = Some(of);
+            }
+            (TokenTree::Group(group), None) => lines.extend(written(group.stream())),
+            (_, None) => {}
+        }
+    }
+    lines.extend(header.map(|of| format!("    {}", tidy_tokens(of))));
+    lines
 }
 
 /// The rows of a table in a macro: what commas and semicolons divide, one level deep.
@@ -649,6 +687,9 @@ mod tests {
             table! { /// Doc.
                 pub enum X { a = 1, b = 2 } }
             private! { a = 1 }
+            macro_rules! reads { () => { /// Doc.
+                #[inline] pub fn read<T>(&self) -> Option<T> { None } fn own(&self) {} pub const N: u8 = 1; } }
+            impl<T> A<T> { reads!(); }
             #[cfg(test)] mod tests { pub fn t() {} }
             pub mod inner { pub const C: [u8; 2] = [1, 2]; }";
         let expected = [
@@ -674,6 +715,11 @@ mod tests {
             "    pub enum X",
             "        a = 1",
             "        b = 2",
+            "macro_rules! reads, which writes",
+            "    pub fn read<T>(&self) -> Option<T>",
+            "    pub const N: u8 = 1",
+            "impl<T> A<T>",
+            "    reads!()",
             "pub mod inner",
         ];
         assert_eq!(listed(source), expected);

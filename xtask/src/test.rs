@@ -184,8 +184,8 @@ fn log() -> PathBuf {
     shell::target().join("arm64.log")
 }
 
-/// Installs `ip` for the live example's test, the loader of the tests beside the kernel, the compilers of the tests that
-/// compile plug-ins, and debuggers. Without these tools the tests report that they are skipped.
+/// Installs `ip` for the live example's test, the loader of the tests beside the kernel, the compilers of the tests
+/// that compile plug-ins, and debuggers. Without these tools the tests report that they are skipped.
 fn install_tools() {
     let missing = |(tool, package)| shell::first_available(&[tool]).is_none().then_some(package);
     let tools = [

@@ -137,3 +137,42 @@ impl Family {
         unnamed
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By a field, a method, a variant; through another crate's re-exports, one of which renames; not where a module or
+    /// a crate is re-exported as a whole.
+    #[test]
+    fn types_that_a_user_meets_are_followed() {
+        let file = |module: &str, source: &str| (module.to_owned(), syn::parse_file(source).unwrap().items);
+        let mut family = Family::default();
+        let core = "
+            pub struct Known { pub asked: Asked, own: Own } pub enum Asked { One(Far) }
+            pub struct Far; pub struct Own; #[doc(hidden)] pub struct Hidden;
+            impl Known { pub fn hidden(&self) -> Hidden { todo!() } fn own(&self) -> Own { todo!() } }";
+        family.add("bpf_core", &[file("", core)]);
+        let outer = "
+            pub use bpf_core::*; pub use inner::Plain as Fancy; use bpf_whole::W;
+            pub struct Outer(pub W); impl Outer { pub fn known(&self) -> Known { todo!() } }";
+        family.add(
+            "bpf_outer",
+            &[file("", outer), file("inner", "pub struct Plain { pub deep: Deep } pub struct Deep;")],
+        );
+        family.add("bpf_whole", &[file("", "pub struct W { pub x: X } pub struct X;")]);
+        let paths = |paths: &[&str]| -> Vec<Vec<String>> {
+            paths.iter().map(|path| path.split("::").map(str::to_owned).collect()).collect()
+        };
+        let found = |of: &[&str]| -> Vec<String> {
+            family.unnamed(&paths(of)).into_iter().map(|((of, name), by)| format!("{of}::{name} by {by}")).collect()
+        };
+        assert_eq!(found(&["bpf_whole"]), [""; 0]);
+        assert_eq!(
+            found(&["bpf_outer::Outer", "bpf_outer::Fancy"]),
+            ["bpf_core::Known by Outer", "bpf_outer::Deep by Plain", "bpf_whole::W by Outer"]
+        );
+        assert_eq!(found(&["bpf_outer::Known", "bpf_outer::inner"]), ["bpf_core::Asked by Known"]);
+        assert_eq!(found(&["bpf_outer::Known", "bpf_core::Asked", "bpf_outer::Far"]), [""; 0]);
+    }
+}
