@@ -5,12 +5,12 @@
 //!
 //! Invariants: every index is in range for the [`crate::Object`] it came from; at most [`bpf_isa::MAX_INSNS`] slots.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use bpf_isa::{Insn, InsnIdx};
 
 use crate::btf::{Btf, LineRecord, StrOffset, TypeId};
+use crate::line::SourceLine;
 use bpf_uapi::ProgramType;
 
 /// A function inside a program's instructions.
@@ -149,19 +149,6 @@ pub struct CoreRelocation {
     /// Member, array or enumerator indices from the root. An offset and not a copy, because many relocations may
     /// share a long string.
     pub(crate) access: StrOffset,
-}
-
-/// The source line of an instruction.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SourceLine<'a> {
-    /// File name.
-    pub file: Cow<'a, str>,
-    /// Line, from 1.
-    pub line: u32,
-    /// Column, from 1; 0 if unknown.
-    pub column: u32,
-    /// The line's text; empty if the compiler could not read it.
-    pub text: Cow<'a, str>,
 }
 
 /// A program with its subprograms, before it is linked.

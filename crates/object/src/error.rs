@@ -4,6 +4,7 @@
 //! names the place in the object's own terms: section, symbol, byte offset, instruction. No variant except
 //! [`ObjectError::Internal`] is a bug of this crate: a malformed file can produce all others.
 
+use crate::line::SourceLine;
 use bpf_isa::{DecodeError, InsnIdx};
 
 /// A BPF object, or a request made of one, was refused.
@@ -135,12 +136,14 @@ pub enum ObjectError {
         max: usize,
     },
     /// A program cannot be linked: an external object is missing.
-    #[error("program `{program}`, instruction {insn}: {problem}")]
+    #[error("program `{program}`, instruction {insn}{}: {problem}", at(line))]
     Link {
         /// The program.
         program: String,
         /// The instruction of the linked program.
         insn: InsnIdx,
+        /// Its source line, if the object has lines (`clang -g`).
+        line: Option<Box<SourceLine<'static>>>,
         /// The missing object.
         problem: LinkProblem,
     },
@@ -543,4 +546,8 @@ pub enum LeftOutReason {
     /// Another function has its name, so the name is ambiguous.
     #[error("it is static, and another function has its name (rename one of them, or make one global)")]
     SharedName,
+}
+
+fn at(line: &Option<Box<SourceLine<'static>>>) -> String {
+    line.as_ref().map_or_else(String::new, |line| format!(", {line}"))
 }

@@ -1,6 +1,6 @@
 //! Linking: resolves a program's code against the host's functions and types.
 
-use bpf_isa::{Imm64, Insn};
+use bpf_isa::{Imm64, Insn, InsnIdx};
 
 use crate::co_re::{HostTypes, Unresolved, apply};
 use crate::code::{Code, Reference, ReferenceKind};
@@ -52,6 +52,14 @@ impl LinkedCode {
     }
 }
 
+impl Code {
+    /// The error for an instruction that cannot be linked.
+    pub fn refused(&self, insn: InsnIdx, problem: LinkProblem) -> ObjectError {
+        let line = self.line(insn).map(|line| Box::new(line.into_owned()));
+        ObjectError::Link { program: self.program.clone(), insn, line, problem }
+    }
+}
+
 impl Object {
     /// Returns a program with its subprograms, for inspection: no external object needs to exist.
     ///
@@ -81,10 +89,7 @@ impl Object {
         let linked = self.link_for(program, &HostTypes::new(&[]), by_name)?;
         match linked.unresolved.first() {
             None => Ok(linked),
-            Some(Unresolved { insn, problem }) => {
-                let (program, problem) = (program.name().to_owned(), problem.clone());
-                Err(ObjectError::Link { program, insn: *insn, problem })
-            }
+            Some(Unresolved { insn, problem }) => Err(linked.code.refused(*insn, problem.clone())),
         }
     }
 
@@ -100,7 +105,7 @@ impl Object {
         mut has_host_function: impl FnMut(&HostFunction) -> bool,
     ) -> Result<LinkedCode, ObjectError> {
         let mut code = self.code(program)?;
-        let fail = |insn, problem| Err(ObjectError::Link { program: program.name().to_owned(), insn, problem });
+        let fail = |code: &Code, insn, problem| Err(code.refused(insn, problem));
         let unresolved = apply(&mut code, types, self.target());
         for &Reference { insn, kind } in &code.references {
             match kind {
@@ -116,14 +121,14 @@ impl Object {
                         let variable = variables.clone().find(holds).map(|variable| variable.name.clone());
                         let line = code.line(insn).map(|line| format!("{}:{}", line.file, line.line));
                         let found = PointerInData { section, variable, line, offset, symbol };
-                        return fail(insn, LinkProblem::PointerInData(Box::new(found)));
+                        return fail(&code, insn, LinkProblem::PointerInData(Box::new(found)));
                     }
                 }
                 ReferenceKind::HostCall(host) | ReferenceKind::HostAddress(host) => {
                     let function = &self.host_functions()[host];
                     let exists = has_host_function(function);
                     if !exists && !function.weak {
-                        return fail(insn, LinkProblem::NoHostFunction(function.name.clone()));
+                        return fail(&code, insn, LinkProblem::NoHostFunction(function.name.clone()));
                     }
                     if kind == ReferenceKind::HostAddress(host)
                         && let Some(Insn::LoadImm64 { imm, .. }) = code.insns.get_mut(insn.index())
@@ -138,7 +143,7 @@ impl Object {
                             "" => "undefined symbol".to_owned(),
                             section => section.to_owned(),
                         };
-                        return fail(insn, LinkProblem::Extern { name: variable.name.clone(), section });
+                        return fail(&code, insn, LinkProblem::Extern { name: variable.name.clone(), section });
                     }
                 }
             }

@@ -20,7 +20,7 @@ fn link(object: &Object, program: &str, hosts: &[&str]) -> Result<Vec<Insn>, Obj
 
 fn problem(object: &Object, program: &str, hosts: &[&str]) -> (u32, LinkProblem) {
     match link(object, program, hosts) {
-        Err(ObjectError::Link { program: named, insn, problem }) => {
+        Err(ObjectError::Link { program: named, insn, problem, .. }) => {
             assert_eq!(named, program);
             (insn.0, problem)
         }

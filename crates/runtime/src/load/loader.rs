@@ -837,12 +837,9 @@ fn explain(mut error: LoadError, code: &LinkedCode) -> LoadError {
     if let LoadError::Verifier { source, .. } | LoadError::VerdictUnknown { source, .. } = &mut error {
         source.without_lines = code.code().line(InsnIdx(0)).is_none() && source.source_line.is_none();
     }
-    let LoadError::Verifier { program, source } = &error else { return error };
+    let LoadError::Verifier { source, .. } = &error else { return error };
     match code.unresolved().iter().find(|u| u.insn == source.insn) {
-        Some(Unresolved { insn, problem }) => {
-            let (program, problem) = (program.clone(), problem.clone());
-            LoadError::Object(bpf_object::ObjectError::Link { program, insn: *insn, problem })
-        }
+        Some(Unresolved { insn, problem }) => LoadError::Object(code.code().refused(*insn, problem.clone())),
         None => error,
     }
 }

@@ -42,6 +42,7 @@ const VERDICTS: &[(&str, Option<&str>, bool)] = &[
 ];
 
 /// An engine with so many slots, an account that all of its objects are counted in, and programs of the object.
+#[expect(clippy::result_large_err, reason = "a test reads both parts")]
 fn load(
     way: Way,
     slots: u32,
