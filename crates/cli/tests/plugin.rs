@@ -676,6 +676,31 @@ fn plug_ins_in_other_languages_pass() {
     assert!(block.lines().all(|line| source.contains(line)), "{block}");
 }
 
+/// In the service's next version a field has moved: the plug-in, which is not compiled anew, goes on working. In one
+/// without a field the plug-in is refused where it uses the field.
+fn changed_contexts(folder: &Folder) {
+    let path = folder.0.join("guard/host.json");
+    let kept = std::fs::read_to_string(&path).unwrap();
+    let changed = |change: &dyn Fn(&mut Vec<serde_json::Value>)| {
+        let mut host: serde_json::Value = serde_json::from_str(&kept).unwrap();
+        change(host["context"]["fields"].as_array_mut().unwrap());
+        std::fs::write(&path, host.to_string()).unwrap();
+    };
+    let (host, object) = (folder.path("guard/host.json"), folder.path("guard/guard.o"));
+    changed(&|fields| fields.reverse());
+    let accepted = prints(0, &["verify", "--host", &host, &object]);
+    assert!(accepted.contains("guard: accepted"), "{accepted}");
+    let tested = prints(0, &["test", &folder.path("guard/guard_test.toml")]);
+    assert!(tested.contains("2 passed, 0 failed"), "{tested}");
+    changed(&|fields| fields[1]["name"] = "charge".into());
+    let refused = prints(1, &["verify", "--host", &host, &object]);
+    assert!(
+        refused.contains("guard.c:25: `request->cost = price(client);`") && refused.contains("`request::cost`"),
+        "{refused}"
+    );
+    std::fs::write(&path, kept).unwrap();
+}
+
 /// A project as a stranger develops it: made, tested; refused, with the messages that its README has; mended.
 #[test]
 fn a_project_is_made_refused_and_mended() {
@@ -727,6 +752,8 @@ fn a_project_is_made_refused_and_mended() {
     assert!(covered.contains("3 passed, 0 failed") && covered.contains("guard.c"), "{covered}");
     observe::a_project_is_seen(&folder, &folder.0.join("guard"), "guard.o", "guard.c:");
 
+    changed_contexts(&folder);
+
     // The service's next version takes a wider number; the plug-in is not compiled anew.
     let host = std::fs::read_to_string(folder.0.join("guard/host.json")).unwrap();
     let at = host.find("\"price\"").unwrap();
@@ -741,6 +768,35 @@ fn a_project_is_made_refused_and_mended() {
     assert!(passed, "upgraded: {text}");
     mistake("guard_test.toml", "verdict = 0, calls", "verdict = 1, calls", next(), "line 10: run 1");
     assert_eq!(messages.next(), None, "a message that no mistake here shows");
+
+    // The project that the README of the gateway leads to.
+    let readme = std::fs::read_to_string(root().join("examples/gateway/README.md")).unwrap();
+    let block = |start: &str| {
+        let (_, block) = readme.split_once(start).unwrap();
+        block.split_once("```").unwrap().0.to_owned()
+    };
+    let host = root().join("examples/gateway/host.json");
+    assert!(new(&["on_request", "--host", host.to_str().unwrap()]).status.success());
+    let (passed, text) = make("on_request");
+    assert!(passed && text.contains("1 passed, 0 failed"), "{text}");
+    let put = |file: &str, from: &str, to: Option<&str>, block: &str| {
+        let path = folder.0.join("on_request").join(file);
+        let old = std::fs::read_to_string(&path).unwrap();
+        let (head, rest) = old.split_once(from).unwrap();
+        let tail = to.map_or("", |to| &rest[rest.find(to).unwrap()..]);
+        std::fs::write(&path, format!("{head}{block}{tail}")).unwrap();
+    };
+    put(
+        "on_request.c",
+        "SEC(\"request",
+        Some("char LICENSE"),
+        &block("answers 404 to paths outside of `/api`:\n\n```c\n"),
+    );
+    let (passed, text) = make("on_request");
+    assert!(!passed && text.contains("FAIL"), "{text}");
+    put("on_request_test.toml", "[[case]]", None, &block("```toml\n"));
+    let (passed, text) = make("on_request");
+    assert!(passed && text.contains("1 passed, 0 failed"), "{text}");
 
     // For another host, and where something of that name is already.
     let host = root().join("examples/limit_host.json");

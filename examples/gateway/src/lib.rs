@@ -16,6 +16,7 @@ pub mod store;
 pub use layer::{GatewayLayer, Guarded, TENANT};
 
 use anyhow::Context as _;
+use bpf_runtime::describe::HostInterface;
 use bpf_runtime::{
     Account, AsyncCaller, BpfContext, Config, ContextBytes, Engine, Hook, HookPolicy, Instance, Linker, MapSet, Object,
     OwnedBytes, Program, RunError, RunLimits,
@@ -233,6 +234,14 @@ impl Gateway {
             },
         )?;
         Ok(Gateway { engine, linker, store, tenants: RwLock::default() })
+    }
+
+    /// Describes what plug-ins are written for, so that they are verified and tested without the gateway.
+    ///
+    /// # Errors
+    /// Fails if a function has arguments that no plug-in in C can give.
+    pub fn describe(&self) -> anyhow::Result<HostInterface> {
+        Ok(self.linker.describe::<Request<'static>>()?)
     }
 
     /// Returns the engine that all plug-ins are loaded into.

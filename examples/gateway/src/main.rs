@@ -33,6 +33,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Action {
+    /// Prints what plug-ins are written for, as `bpf new`, `bpf verify` and `bpf test` read it (`--host`).
+    Describe,
     /// Compiles a plug-in each time its source is saved, and puts it to a running gateway.
     Watch {
         /// The tenant.
@@ -50,12 +52,23 @@ const SLOW: &str = "slow";
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     match &args.action {
+        Some(Action::Describe) => describe(),
         Some(Action::Watch { tenant, source }) => watch(args.operator, tenant, source),
-        None => {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-            runtime.block_on(serve(&args))
-        }
+        None => runtime()?.block_on(serve(&args)),
     }
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
+}
+
+fn describe() -> anyhow::Result<()> {
+    // The client of the key-value server is a task; nobody asks it.
+    let runtime = runtime()?;
+    let _inside = runtime.enter();
+    let gateway = Gateway::new(Client::new(SocketAddr::from(([127, 0, 0, 1], 0))))?;
+    println!("{}", serde_json::to_string_pretty(&gateway.describe()?)?);
+    Ok(())
 }
 
 async fn serve(args: &Args) -> anyhow::Result<()> {

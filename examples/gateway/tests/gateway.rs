@@ -82,6 +82,17 @@ fn the_header_is_the_context() {
     }
 }
 
+/// The description that projects of `bpf new` are made for is the gateway's.
+#[test]
+fn the_description_is_up_to_date() {
+    two_threads().block_on(async {
+        let gateway = Gateway::new(Client::new(SocketAddr::from(([127, 0, 0, 1], 0)))).unwrap();
+        let described = serde_json::to_value(gateway.describe().unwrap()).unwrap();
+        let kept: serde_json::Value = serde_json::from_str(include_str!("../host.json")).unwrap();
+        assert_eq!(kept, described, "cargo run -p bpf-example-gateway -- describe > examples/gateway/host.json");
+    });
+}
+
 #[test]
 fn the_layer_guards_a_router_of_axum() {
     two_threads().block_on(async {
