@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+#[path = "plugin/mutated.rs"]
+mod mutated;
 #[path = "plugin/observe.rs"]
 mod observe;
 #[path = "plugin/rust.rs"]
