@@ -304,11 +304,12 @@ fn bad_input_is_named() {
     assert!(fails(&["run", "examples/filter.o", "--program", "x"], b"").contains("filter"));
     assert!(fails(&["run", "examples/filter.o", "--data", "hex:0g"], b"").contains("not hex"));
     assert!(fails(&["run", "examples/filter.o", "--data", "nowhere.pcap"], b"").contains("cannot open nowhere.pcap"));
-    // File, section, program, instruction and cause; and the assumed context.
+    // File, section, program, instruction, source line and cause; and the assumed context.
     let core = "crates/runtime/tests/objects/core.o";
     let error = fails(&["run", core, "--program", "missing_type"], b"");
-    let cause = "program `missing_type`, instruction 0: CO-RE relocation (byte_off) of `task_struct::tgid`: this host has no such type";
-    assert!(error.contains(&format!("{core}, section `xdp`: {cause}")), "{error}");
+    assert!(error.contains(&format!("{core}, section `xdp`: program `missing_type`, instruction 0, ")), "{error}");
+    let cause = "`return task->tgid;`: CO-RE relocation (byte_off) of `task_struct::tgid`: this host has no such type";
+    assert!(error.contains(&format!("objects/core.c:97: {cause}")), "{error}");
     let error = fails(&["run", "crates/runtime/tests/objects/request.o"], b"");
     assert!(error.contains("section `request`, for which no context is shipped"), "{error}");
 }

@@ -162,7 +162,7 @@ impl<'a> Elf<'a> {
             } else {
                 string(names, section.sh_name(LE)).ok_or_else(|| ObjectError::Section {
                     section: format!("#{index}"),
-                    problem: SectionProblem::String,
+                    problem: SectionProblem::NotText,
                 })?
             };
             let nobits = ty == elf::SHT_NOBITS;

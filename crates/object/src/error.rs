@@ -221,7 +221,7 @@ pub enum SectionProblem {
     },
     /// A string that is not UTF-8 or not terminated.
     #[error("not a NUL-terminated UTF-8 string")]
-    String,
+    NotText,
     /// SHT_RELA relocations, which no BPF compiler emits.
     #[error("relocations with addends (SHT_RELA) are not part of the BPF ABI")]
     Rela,
@@ -442,7 +442,7 @@ pub enum BtfProblem {
     TypeId(u32),
     /// A reference outside of the string section.
     #[error("reference to string {0:#x}, outside of the string section")]
-    String(u32),
+    StringOffset(u32),
     /// A record size smaller than the record or not a multiple of four.
     #[error("record size {0}")]
     RecordSize(u32),

@@ -459,7 +459,7 @@ fn license(elf: &Elf<'_>) -> Result<Option<String>, ObjectError> {
     let Some(section) = elf.section_named("license")? else { return Ok(None) };
     let data = elf.sections[section].data;
     let text = data.split(|&b| b == 0).next().unwrap_or(&[]);
-    let fail = ObjectError::Section { section: "license".to_owned(), problem: SectionProblem::String };
+    let fail = ObjectError::Section { section: "license".to_owned(), problem: SectionProblem::NotText };
     if text.len() == data.len() && !data.is_empty() {
         return Err(fail);
     }

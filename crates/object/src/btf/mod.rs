@@ -444,7 +444,7 @@ impl Btf {
     }
 
     pub(crate) fn check_string(&self, s: StrOffset) -> Result<(), BtfProblem> {
-        if (s.0 as usize) < self.strings.len() { Ok(()) } else { Err(BtfProblem::String(s.0)) }
+        if (s.0 as usize) < self.strings.len() { Ok(()) } else { Err(BtfProblem::StringOffset(s.0)) }
     }
 
     /// The type with this id; `void` for an id that does not exist.

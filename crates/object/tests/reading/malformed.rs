@@ -99,7 +99,7 @@ fn sections() {
     for bad in [&b"GPL"[..], &[0xff, 0]] {
         let (mut elf, ..) = minimal(&RETURN_0);
         elf.section("license", PROGBITS, DATA, bad);
-        assert_eq!(section(refused(&elf.build())), ("license".into(), SectionProblem::String));
+        assert_eq!(section(refused(&elf.build())), ("license".into(), SectionProblem::NotText));
     }
 
     let (mut elf, ..) = minimal(&RETURN_0);
@@ -530,7 +530,7 @@ fn malformed_btf() {
     assert_eq!(btf(&b.build()), (24 + 16, BtfProblem::TypeId(3)));
     let mut b = Btf::new();
     b.ty("", 4, 1, 8, &[0x1000, 0, 0]);
-    assert_eq!(btf(&b.build()), (24, BtfProblem::String(0x1000)));
+    assert_eq!(btf(&b.build()), (24, BtfProblem::StringOffset(0x1000)));
 }
 
 /// An empty section is ignored: a tool that strips types may leave one.
@@ -652,13 +652,13 @@ fn malformed_btf_ext() {
     assert_eq!(ext([4, 0, 0], &[9]), BtfProblem::RecordSize(9));
     assert_eq!(ext([20, 0, 0], &[8, 0xaaaa, 1, 0, 1]), BtfProblem::TypeId(1), "an integer is no function");
     assert_eq!(ext([20, 0, 0], &[8, 0xbbbb, 1, 0, 1]), BtfProblem::NoSection("none".into()));
-    assert_eq!(ext([20, 0, 0], &[8, 0xffff, 1, 0, 1]), BtfProblem::String(0xffff));
+    assert_eq!(ext([20, 0, 0], &[8, 0xffff, 1, 0, 1]), BtfProblem::StringOffset(0xffff));
     assert_eq!(ext([20, 0, 0], &[8, 0xaaaa, 1, 4, 1]), BtfProblem::InsnOffset(4));
     assert_eq!(ext([20, 0, 0], &[8, 0xaaaa, u32::MAX, 0, 1]), BtfProblem::Truncated);
-    assert_eq!(ext([0, 28, 0], &[16, 0xaaaa, 1, 0, 0x7777, 0, 0]), BtfProblem::String(0x7777));
+    assert_eq!(ext([0, 28, 0], &[16, 0xaaaa, 1, 0, 0x7777, 0, 0]), BtfProblem::StringOffset(0x7777));
     assert_eq!(ext([0, 0, 28], &[16, 0xaaaa, 1, 0, 1, 0, 13]), BtfProblem::CoreKind(13));
     assert_eq!(ext([0, 0, 28], &[16, 0xaaaa, 1, 0, 9, 0, 0]), BtfProblem::TypeId(9));
-    assert_eq!(ext([0, 0, 28], &[16, 0xaaaa, 1, 0, 1, 0x7777, 0]), BtfProblem::String(0x7777));
+    assert_eq!(ext([0, 0, 28], &[16, 0xaaaa, 1, 0, 1, 0x7777, 0]), BtfProblem::StringOffset(0x7777));
 }
 
 #[test]
