@@ -100,7 +100,7 @@ impl FuncLowerer<'_, Listed> {
         let stack = known.unwrap_or_else(|| self.l.liveness.frame_bytes(self.sub, self.options.max_stack));
         let contained = self.starts.as_ref().and_then(|starts| starts.facts.frames.get(self.sub.index()).copied());
         self.func.stack_bytes = contained.unwrap_or(stack).next_multiple_of(8);
-        // What was proven of a contained program is not used: an access may lead to each byte of the frame.
+        // In a contained program, an access may lead to each byte of the frame, whatever was proven.
         if contained.is_none() {
             let offset = |depth: u32| i32::try_from(-i64::from(depth)).unwrap_or(i32::MIN);
             let private = self.facts.private(self.sub).iter().rev();
