@@ -14,6 +14,7 @@ use crate::errno::{Errno, OpResult};
 use crate::header::{LookupFn, MapHeader};
 use crate::mem::{Table, WORD, memory_file, round_up8, zero};
 use crate::ops::{Addressable, Cursor, MapOps, Visit};
+use crate::slots::Slots;
 use crate::speculation::below;
 use crate::value::{Shape, Source};
 
@@ -151,8 +152,8 @@ impl ArrayMap {
 
     fn read(&self, index: u32, out: &mut [u8], flags: u64, slot: u32) -> OpResult {
         if self.is_per_cpu() {
-            for (of, out) in out.chunks_exact_mut(self.stride * WORD).enumerate() {
-                self.shape.read(self.element(index, of), out);
+            for (of, place) in Slots::split(flags).0.places(self.slots, self.stride * WORD, self.shape.size) {
+                self.shape.read(self.element(index, of), &mut out[place]);
             }
             return Ok(());
         }
@@ -259,11 +260,12 @@ impl MapOps for ArrayMap {
 
     fn update(&self, key: &[u8], value: &[u8], flags: u64, slot: u32) -> OpResult {
         let index = self.index(key)?;
+        let (slots, flags) = if self.is_per_cpu() { Slots::split(flags) } else { (Slots::All, flags) };
         self.check_update(index, flags)?;
         if self.is_per_cpu() {
-            for (of, value) in value.chunks_exact(self.stride * WORD).enumerate() {
+            for (of, place) in slots.places(self.slots, self.stride * WORD, self.shape.size) {
                 // SAFETY: a host slice of the value size, so the contract about program sources does not apply.
-                unsafe { self.shape.write(self.element(index, of), Source::Host(&value[..self.shape.size])) };
+                unsafe { self.shape.write(self.element(index, of), Source::Host(&value[place])) };
             }
             return Ok(());
         }

@@ -10,6 +10,7 @@ use crate::errno::Errno;
 use crate::error::MapError;
 use crate::map::Map;
 use crate::ops::Cursor;
+use crate::slots::Slots;
 
 /// The progress of a batch operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,8 +119,8 @@ impl Map {
         values: &mut [u8],
         mut keep: impl FnMut(&[u8], &mut [u8]) -> Result<bool, MapError>,
     ) -> Result<Batch, MapError> {
-        let room = self.batch_room(op, keys.len(), values.len())?;
         let (key_size, value_size) = (self.def().key_size as usize, self.host_value_size());
+        let room = self.batch_room(op, keys.len(), values.len(), value_size)?;
         let mut count = 0;
         while count < room {
             let key = &mut keys[count * key_size..][..key_size];
@@ -135,19 +136,21 @@ impl Map {
     }
 
     /// Updates many keys; stops at the first error and says how many went in. Like the kernel, `flags` may only ask for
-    /// the lock.
+    /// the lock, or name slots.
     ///
     /// # Errors
     /// The error is in the result beside the count; `EINVAL` for buffers that do not match or other flags.
     pub fn update_batch(&self, keys: &[u8], values: &[u8], flags: u64) -> (usize, Result<(), MapError>) {
         const OP: &str = "update_batch";
-        let flags_fit = if flags & !update::F_LOCK == 0 { Ok(()) } else { Err(self.error(OP, Errno::EINVAL)) };
+        let flags_fit =
+            if Slots::split(flags).1 & !update::F_LOCK == 0 { Ok(()) } else { Err(self.error(OP, Errno::EINVAL)) };
         let room = self.writable(OP).and(self.has_batch(OP)).and(flags_fit);
-        let room = room.and_then(|()| self.batch_room(OP, keys.len(), values.len()));
+        let value_size = self.host_bytes(flags);
+        let room = room.and_then(|()| self.batch_room(OP, keys.len(), values.len(), value_size));
         if let Err(error) = room {
             return (0, Err(error));
         }
-        let pairs = keys.chunks_exact(self.def().key_size as usize).zip(values.chunks_exact(self.host_value_size()));
+        let pairs = keys.chunks_exact(self.def().key_size as usize).zip(values.chunks_exact(value_size));
         until_error(pairs.map(|(key, value)| self.update(key, value, flags)))
     }
 
@@ -171,8 +174,8 @@ impl Map {
     }
 
     /// How many elements two buffers have room for.
-    fn batch_room(&self, op: &'static str, keys: usize, values: usize) -> Result<usize, MapError> {
-        let (key_size, value_size) = (self.def().key_size as usize, self.host_value_size());
+    fn batch_room(&self, op: &'static str, keys: usize, values: usize, value_size: usize) -> Result<usize, MapError> {
+        let key_size = self.def().key_size as usize;
         let fits = key_size != 0 && keys.is_multiple_of(key_size) && keys / key_size * value_size == values;
         if fits { Ok(keys / key_size) } else { Err(self.error(op, Errno::EINVAL)) }
     }

@@ -81,6 +81,8 @@ mod retire;
 #[cfg(not(loom))]
 mod ring;
 #[cfg(not(loom))]
+mod slots;
+#[cfg(not(loom))]
 mod socket;
 #[doc(hidden)]
 pub mod speculation;

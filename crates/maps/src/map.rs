@@ -13,8 +13,9 @@ use crate::errno::{Errno, OpResult};
 use crate::error::MapError;
 use crate::gate::{WriteGate, Writing};
 use crate::header::{LookupFn, MapHeader};
-use crate::mem::zeroes;
+use crate::mem::{round_up8, zeroes};
 use crate::ops::MapOps;
+use crate::slots::Slots;
 
 /// How often a host operation yields for a grace period to end before it reports that there is no memory.
 const PATIENCE: u32 = 10_000;
@@ -261,13 +262,16 @@ impl Map {
         self.0.memory.memory()
     }
 
-    /// Copies the value of `key` to `out`.
+    /// Copies the value of `key` to `out`. With [`update::F_CPU`], a per-CPU map's value of one slot, whose number is
+    /// in the upper 32 bits of the flags; without, the values of all slots, each padded to 8 bytes.
     ///
     /// # Errors
-    /// `ENOENT` for an absent key; sizes, flags and access rights as [`MapError`] says.
+    /// `ENOENT` for an absent key, `ERANGE` for a slot that does not exist; sizes, flags and access rights as
+    /// [`MapError`] says.
     pub fn lookup(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
-        self.check_size_of(key, out)?;
-        self.check_lookup_flags("lookup", flags, flags::WRONLY)?;
+        self.check_size_of(key, out, flags)?;
+        self.check_slots("lookup", flags, update::F_CPU)?;
+        self.check_lookup_flags("lookup", Slots::split(flags).1, flags::WRONLY)?;
         self.run("lookup", |ops, slot| ops.lookup(key, out, flags, slot))
     }
 
@@ -284,13 +288,16 @@ impl Map {
         }
     }
 
-    /// Sets the value of `key`; `flags` are those of [`update`].
+    /// Sets the value of `key`; `flags` are those of [`update`]. With [`update::F_CPU`], the value of one slot of a
+    /// per-CPU map (the others of a new key are zero), with [`update::F_ALL_CPUS`] the same value for each; without,
+    /// the values of all slots, each padded to 8 bytes.
     ///
     /// # Errors
-    /// The kernel's: `EEXIST`, `ENOENT`, `E2BIG` and so on.
+    /// The kernel's: `EEXIST`, `ENOENT`, `E2BIG` and so on; `ERANGE` for a slot that does not exist.
     pub fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
-        self.check_size_of(key, value)?;
         self.writable("update")?;
+        self.check_slots("update", flags, update::F_CPU | update::F_ALL_CPUS)?;
+        self.check_size_of(key, value, flags)?;
         self.check_lock("update", flags)?;
         self.write("update", |ops, slot| ops.update(key, value, flags, slot))
     }
@@ -313,7 +320,8 @@ impl Map {
     /// # Errors
     /// `ENOENT` for an absent key; `ENOTSUPP` for types without the operation.
     pub fn lookup_and_delete(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
-        self.check_size_of(key, out)?;
+        self.check_size_of(key, out, 0)?;
+        self.check_slots("lookup_and_delete", flags, 0)?;
         self.check_lookup_flags("lookup_and_delete", flags, flags::RDONLY | flags::WRONLY)?;
         self.write("lookup_and_delete", |ops, slot| ops.lookup_and_delete(key, out, flags, slot))
     }
@@ -483,9 +491,39 @@ impl Map {
         if lock_fits { Ok(()) } else { Err(self.error(op, Errno::EINVAL)) }
     }
 
-    fn check_size_of(&self, key: &[u8], value: &[u8]) -> Result<(), MapError> {
+    /// Checks the flags that name slots, as the kernel does: such flags as the operation takes, on per-CPU maps, one of
+    /// them, with the number of a slot.
+    fn check_slots(&self, op: &'static str, flags: u64, taken: u64) -> Result<(), MapError> {
+        let named = flags & (update::F_CPU | update::F_ALL_CPUS);
+        let has_number = flags & update::F_CPU != 0;
+        let fits = match named {
+            0 => flags >> 32 == 0,
+            _ => self.map_type().is_per_cpu() && named & !taken == 0 && named.is_power_of_two(),
+        };
+        let number_fits = has_number || flags >> 32 == 0;
+        if !fits || !number_fits {
+            return Err(self.error(op, Errno::EINVAL));
+        }
+        let exists = !has_number || flags >> 32 < (self.host_value_size() / self.slot_stride()) as u64;
+        if exists { Ok(()) } else { Err(self.error(op, Errno::ERANGE)) }
+    }
+
+    /// Bytes of the host's slice for the value of a slot, padded.
+    fn slot_stride(&self) -> usize {
+        round_up8(self.0.def.value_size as usize)
+    }
+
+    /// Bytes of the host's slice in an operation with these flags.
+    pub(crate) fn host_bytes(&self, flags: u64) -> usize {
+        match Slots::split(flags).0 {
+            Slots::One(_) | Slots::Same if self.map_type().is_per_cpu() => self.0.def.value_size as usize,
+            _ => self.host_value_size(),
+        }
+    }
+
+    fn check_size_of(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
         self.check_key(key)?;
-        self.check_value(value)
+        self.check_size("value", self.host_bytes(flags), value.len())
     }
 
     pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), MapError> {

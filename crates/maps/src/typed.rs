@@ -108,6 +108,18 @@ fn optional<T>(result: Result<(), MapError>, value: T) -> Result<Option<T>, MapE
     }
 }
 
+/// The flags that name an execution slot.
+fn of_slot(slot: u32) -> u64 {
+    update::F_CPU | u64::from(slot) << 32
+}
+
+/// The value that a key has in one execution slot.
+fn slot_value<V: Plain>(map: &Map, key: &[u8], slot: u32) -> Result<Option<V>, MapError> {
+    let mut value = V::new_zeroed();
+    let found = map.lookup(key, value.as_mut_bytes(), of_slot(slot));
+    optional(found, value)
+}
+
 /// The values of all slots in host order, each padded to 8 bytes.
 fn from_slots<V: Plain>(map: &Map, bytes: &[u8]) -> Result<Vec<V>, MapError> {
     let chunks = bytes.chunks_exact(round_up8(size_of::<V>()));
@@ -258,6 +270,30 @@ impl<K: Plain, V: Plain> TypedPerCpuHash<K, V> {
         self.map.update(key.as_bytes(), &to_slots(&self.map, values)?, update::ANY)
     }
 
+    /// A copy of the value that `key` has in one execution slot.
+    ///
+    /// # Errors
+    /// `ERANGE` for a slot that does not exist.
+    pub fn get_slot(&self, key: &K, slot: u32) -> Result<Option<V>, MapError> {
+        slot_value(&self.map, key.as_bytes(), slot)
+    }
+
+    /// Sets the value that `key` has in one execution slot. If the key is new, its values in the others are zero.
+    ///
+    /// # Errors
+    /// `ERANGE` for a slot that does not exist; `E2BIG` when full.
+    pub fn insert_slot(&self, key: &K, slot: u32, value: &V) -> Result<(), MapError> {
+        self.map.update(key.as_bytes(), value.as_bytes(), of_slot(slot))
+    }
+
+    /// Sets the values of `key` in all execution slots to the same.
+    ///
+    /// # Errors
+    /// `E2BIG` when full.
+    pub fn insert_same(&self, key: &K, value: &V) -> Result<(), MapError> {
+        self.map.update(key.as_bytes(), value.as_bytes(), update::F_ALL_CPUS)
+    }
+
     /// Removes `key` and returns whether it was present.
     ///
     /// # Errors
@@ -328,6 +364,30 @@ impl<V: Plain> TypedPerCpuArray<V> {
     /// [`MapError::Size`] for another number of values; `E2BIG` out of range.
     pub fn set(&self, index: u32, values: &[V]) -> Result<(), MapError> {
         self.map.update(index.as_bytes(), &to_slots(&self.map, values)?, update::ANY)
+    }
+
+    /// A copy of the value that element `index` has in one execution slot; `None` for an index out of range.
+    ///
+    /// # Errors
+    /// `ERANGE` for a slot that does not exist.
+    pub fn get_slot(&self, index: u32, slot: u32) -> Result<Option<V>, MapError> {
+        slot_value(&self.map, index.as_bytes(), slot)
+    }
+
+    /// Sets the value that element `index` has in one execution slot.
+    ///
+    /// # Errors
+    /// `ERANGE` for a slot that does not exist; `E2BIG` for an index out of range.
+    pub fn set_slot(&self, index: u32, slot: u32, value: &V) -> Result<(), MapError> {
+        self.map.update(index.as_bytes(), value.as_bytes(), of_slot(slot))
+    }
+
+    /// Sets the values of element `index` in all execution slots to the same.
+    ///
+    /// # Errors
+    /// `E2BIG` for an index out of range.
+    pub fn set_same(&self, index: u32, value: &V) -> Result<(), MapError> {
+        self.map.update(index.as_bytes(), value.as_bytes(), update::F_ALL_CPUS)
     }
 
     /// The number of values of an element.

@@ -22,13 +22,16 @@ use crate::errno::{Errno, OpResult};
 use crate::lock::ValueLock;
 use crate::mem::{self, WORD, words_for};
 use crate::owned::Leaving;
+use crate::slots::Slots;
 use bpf_uapi::{OwnedField, TIMER_BYTES};
 
 /// The source of a value's bytes.
 #[derive(Clone, Copy)]
 pub(crate) enum Source<'a> {
-    /// A host slice of the map's host value size.
+    /// A host slice of the value size.
     Host(&'a [u8]),
+    /// A host slice for these slots of a per-CPU map.
+    Slots(&'a [u8], Slots),
     /// Memory of a program, readable for the value size.
     Program(*const u8),
 }
@@ -39,7 +42,7 @@ impl Source<'_> {
     #[inline(always)]
     pub(crate) fn bytes(&self) -> *const u8 {
         match *self {
-            Source::Host(bytes) => bytes.as_ptr(),
+            Source::Host(bytes) | Source::Slots(bytes, _) => bytes.as_ptr(),
             Source::Program(bytes) => bytes,
         }
     }

@@ -56,4 +56,8 @@ pub mod update {
     pub const EXIST: u64 = 2;
     /// Copies under the value's spin lock.
     pub const F_LOCK: u64 = 4;
+    /// Reads or writes the value of one CPU of a per-CPU map: the one whose number is in the upper 32 bits.
+    pub const F_CPU: u64 = 8;
+    /// Writes one value to every CPU of a per-CPU map.
+    pub const F_ALL_CPUS: u64 = 16;
 }

@@ -41,6 +41,7 @@ use crate::def::{MapDef, flags, update};
 use crate::errno::{Errno, OpResult};
 use crate::mem::{self, Table as Memory, WORD, boxed, round_up8, words_for};
 use crate::retire::GraceList;
+use crate::slots::Slots;
 use crate::value::{Shape, Source};
 use chunk::Chunk;
 use free_list::FreeList;
@@ -378,8 +379,13 @@ impl HashMap {
             self.shape.let_go(words, slot);
             return Ok(());
         };
-        if let Source::Program(_) = value {
-            for of in (0..per_cpu.slots).filter(|&of| of != slot as usize) {
+        let only = match value {
+            Source::Program(_) => Some(slot as usize),
+            Source::Slots(_, Slots::One(slot)) => Some(slot),
+            Source::Slots(..) | Source::Host(_) => None,
+        };
+        if let Some(only) = only {
+            for of in (0..per_cpu.slots).filter(|&of| of != only) {
                 mem::zero(self.value(element, of));
             }
         }
@@ -388,19 +394,20 @@ impl HashMap {
         Ok(())
     }
 
-    /// Writes a per-CPU value in place: a program's own slot, or all slots from the host.
+    /// Writes a per-CPU value in place: a program's own slot, or the slots that the host names.
     ///
     /// # Safety
     /// A program's source must be readable for the value size.
     unsafe fn write_per_cpu(&self, per_cpu: &PerCpu, element: u32, value: Source<'_>, slot: u32) {
         match value {
             // SAFETY: the caller promises that a program's source is readable for the value size.
-            Source::Program(_) => unsafe { self.shape.write(self.value(element, slot as usize), value) },
-            Source::Host(bytes) => {
-                let stride = self.shape.words() * WORD;
-                for (of, bytes) in bytes.chunks_exact(stride).enumerate().take(per_cpu.slots) {
+            Source::Program(_) | Source::Host(_) => unsafe {
+                self.shape.write(self.value(element, slot as usize), value)
+            },
+            Source::Slots(bytes, slots) => {
+                for (of, place) in slots.places(per_cpu.slots, self.shape.words() * WORD, self.shape.size) {
                     // SAFETY: a host slice of the value size, so the contract about program sources does not apply.
-                    unsafe { self.shape.write(self.value(element, of), Source::Host(&bytes[..self.shape.size])) };
+                    unsafe { self.shape.write(self.value(element, of), Source::Host(&bytes[place])) };
                 }
             }
         }
@@ -410,9 +417,10 @@ impl HashMap {
     #[inline]
     fn read(&self, found: Found, out: &mut [u8], flags: u64, slot: u32) -> OpResult<bool> {
         match &self.per_cpu {
-            Some(_) => {
-                for (of, out) in out.chunks_exact_mut(self.shape.words() * WORD).enumerate() {
-                    self.shape.read(self.value(found.element(), of), out);
+            Some(per_cpu) => {
+                let slots = Slots::split(flags).0;
+                for (of, place) in slots.places(per_cpu.slots, self.shape.words() * WORD, self.shape.size) {
+                    self.shape.read(self.value(found.element(), of), &mut out[place]);
                 }
             }
             None if flags & update::F_LOCK != 0 => {

@@ -15,6 +15,7 @@ use crate::errno::{Errno, OpResult, ret};
 use crate::header::{DeleteFn, LookupFn, MapHeader, UpdateFn};
 use crate::mem::{self, ANY_ALIGNMENT, WORD};
 use crate::ops::{Cursor, MapOps, Visit};
+use crate::slots::Slots;
 use crate::value::Source;
 
 /// The specialised lookup. (For why rare cases come last, see [`super::plain`].)
@@ -253,8 +254,14 @@ impl MapOps for HashMap {
                 (true, true) => result(unsafe { self.update_plain::<K, true>(key, value.as_ptr(), slot) }),
                 // SAFETY: the handle has checked that the value has the map's size; it need not be whole words.
                 (true, false) => result(unsafe { self.update_plain::<K, false>(key, value.as_ptr(), slot) }),
-                // SAFETY: a host slice of the value size, so the contract about program sources does not apply.
-                (false, _) => unsafe { self.update_general(&key, Source::Host(value), flags, slot) },
+                (false, _) => {
+                    let (source, flags) = match (&self.per_cpu, Slots::split(flags)) {
+                        (Some(_), (slots, rest)) => (Source::Slots(value, slots), rest),
+                        (None, _) => (Source::Host(value), flags),
+                    };
+                    // SAFETY: a host slice of the value size, so the contract about program sources does not apply.
+                    unsafe { self.update_general(&key, source, flags, slot) }
+                }
             }
         })
     }

@@ -57,6 +57,72 @@ fn typed_handles_check_what_btf_says() {
     typed.restore(&with(None, None).dump().unwrap()).unwrap();
 }
 
+/// The error number of an operation; 0 for none.
+fn errno(result: Result<(), MapError>) -> i32 {
+    result.map_or_else(|error| error.errno(), |()| 0)
+}
+
+#[test]
+fn one_slot_of_a_per_cpu_map_is_read_and_written() {
+    let array: TypedPerCpuArray<u32> = create(MapDef::new("a", MapType::PerCpuArray, 4, 4, 2)).typed().unwrap();
+    array.set(1, &[1, 2, 3, 4]).unwrap();
+    array.set_slot(1, 2, &30).unwrap();
+    assert_eq!(array.get(1).unwrap(), Some(vec![1, 2, 30, 4]));
+    assert_eq!((array.get_slot(1, 2).unwrap(), array.get_slot(2, 2).unwrap()), (Some(30), None));
+    array.set_same(1, &5).unwrap();
+    assert_eq!((array.get(0).unwrap(), array.get(1).unwrap()), (Some(vec![0; 4]), Some(vec![5; 4])));
+    assert_eq!(array.set_slot(1, 4, &30).unwrap_err().errno(), libc::ERANGE);
+    assert_eq!(array.get_slot(1, u32::MAX).unwrap_err().errno(), libc::ERANGE);
+    assert_eq!(array.set_same(2, &5).unwrap_err().errno(), libc::E2BIG);
+
+    for (map_type, map_flags) in
+        [(MapType::PerCpuHash, 0), (MapType::PerCpuHash, flags::NO_PREALLOC), (MapType::LruPerCpuHash, 0)]
+    {
+        let def = MapDef::new("h", map_type, 4, 4, 2).flags(map_flags);
+        let hash: TypedPerCpuHash<u32, u32> = create(def).typed().unwrap();
+        // Elements of which the values were used before, by removed keys.
+        for round in 0..20 {
+            hash.insert(&7, &[9; 4]).unwrap();
+            assert!(hash.remove(&7).unwrap());
+            hash.insert_slot(&round, 3, &40).unwrap();
+            assert_eq!(hash.get(&round).unwrap(), Some(vec![0, 0, 0, 40]));
+            hash.insert_slot(&round, 0, &10).unwrap();
+            assert_eq!(hash.get(&round).unwrap(), Some(vec![10, 0, 0, 40]));
+            hash.insert_same(&round, &6).unwrap();
+            assert_eq!((hash.get(&round).unwrap(), hash.get_slot(&round, 1).unwrap()), (Some(vec![6; 4]), Some(6)));
+            assert!(hash.remove(&round).unwrap());
+        }
+        assert_eq!(hash.get_slot(&7, 1).unwrap(), None);
+        assert_eq!(hash.insert_slot(&7, 4, &1).unwrap_err().errno(), libc::ERANGE);
+        let map = hash.map();
+        let (key, one, all) = ([7, 0, 0, 0], [1, 0, 0, 0], [1; 32]);
+        let cpu = |slot: u64| update::F_CPU | slot << 32;
+        assert_eq!(errno(map.update(&key, &one, cpu(1) | update::EXIST)), libc::ENOENT);
+        assert_eq!(errno(map.update(&key, &one, cpu(1) | update::NOEXIST)), 0);
+        assert_eq!(errno(map.update(&key, &one, cpu(1) | update::NOEXIST)), libc::EEXIST);
+        assert_eq!(errno(map.update(&key, &one, cpu(1) | update::F_ALL_CPUS)), libc::EINVAL);
+        assert_eq!(errno(map.update(&key, &one, cpu(1) | 32)), libc::EINVAL);
+        assert_eq!(errno(map.update(&key, &one, update::F_ALL_CPUS | 1 << 32)), libc::EINVAL);
+        assert_eq!(errno(map.update(&key, &all, 1 << 32)), libc::EINVAL);
+        assert_eq!(errno(map.lookup(&key, &mut one.clone(), update::F_ALL_CPUS)), libc::EINVAL);
+        assert!(matches!(map.update(&key, &all, cpu(1)), Err(MapError::Size { expected: 4, got: 32, .. })));
+        assert!(matches!(map.lookup(&key, &mut all.clone(), cpu(1)), Err(MapError::Size { expected: 4, .. })));
+        assert!(map.lookup_and_delete(&key, &mut one.clone(), cpu(1)).is_err());
+        assert_eq!(errno(map.lookup_and_delete(&key, &mut all.clone(), 1 << 32)), libc::EINVAL);
+        assert_eq!(map.update_batch(&[1, 0, 0, 0, 7, 0, 0, 0], &[2; 8], cpu(2)).0, 2);
+        assert_eq!(hash.get_slot(&7, 2).unwrap(), Some(0x0202_0202));
+    }
+
+    // Other types have no slots.
+    for def in [MapDef::new("a", MapType::Array, 4, 4, 1), MapDef::new("h", MapType::Hash, 4, 4, 1)] {
+        let map = create(def);
+        for flags in [update::F_CPU, update::F_ALL_CPUS] {
+            assert_eq!(errno(map.update(&[0; 4], &[0; 4], flags)), libc::EINVAL);
+            assert_eq!(errno(map.lookup(&[0; 4], &mut [0; 4], flags)), libc::EINVAL);
+        }
+    }
+}
+
 #[test]
 fn typed_handles_of_the_other_types() {
     let array: TypedArray<u16> = create(MapDef::new("a", MapType::Array, 4, 2, 3)).typed().unwrap();

@@ -29,9 +29,10 @@ enum Op {
 
 fn any_op() -> impl Strategy<Value = Op> {
     let key = || 0u8..8;
+    // No kernel knows 32. `BPF_F_CPU` and `BPF_F_ALL_CPUS` ask for slices of another size, and few kernels have them.
     let update_flags =
-        prop_oneof![8 => Just(0u64), 3 => Just(1), 3 => Just(2), 1 => Just(3), 1 => Just(4), 1 => Just(8)];
-    let lookup_flags = || prop_oneof![12 => Just(0u64), 1 => Just(1), 1 => Just(4), 1 => Just(8)];
+        prop_oneof![8 => Just(0u64), 3 => Just(1), 3 => Just(2), 1 => Just(3), 1 => Just(4), 1 => Just(32)];
+    let lookup_flags = || prop_oneof![12 => Just(0u64), 1 => Just(1), 1 => Just(4), 1 => Just(32)];
     let keys = || prop::collection::vec(0u8..8, 1..5);
     prop_oneof![
         4 => (key(), lookup_flags()).prop_map(|(key, flags)| Op::Lookup { key, flags }),
