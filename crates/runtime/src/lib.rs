@@ -146,6 +146,23 @@ pub mod instances {
     pub use crate::load::tenants::{Tenant, TenantError};
 }
 
+/// The version of zerocopy whose traits types of keys, values and arguments implement ([`maps::typed`],
+/// [`host::HostArg`]). A package that has no dependency on zerocopy derives them from here:
+///
+/// ```
+/// use bpf_runtime::zerocopy::{FromBytes, Immutable, IntoBytes};
+///
+/// #[derive(FromBytes, IntoBytes, Immutable)]
+/// #[zerocopy(crate = "bpf_runtime::zerocopy")]
+/// #[repr(C)]
+/// struct Flow {
+///     source: u32,
+///     packets: u32,
+/// }
+/// ```
+#[doc(no_inline)]
+pub use zerocopy;
+
 /// BPF instructions: assembled, decoded, printed, validated.
 #[doc(inline)]
 pub use bpf_isa as isa;
@@ -272,6 +289,15 @@ const _: () = {
     shared::<maps::UserRingBuf>();
     shared::<LoadError>();
     shared::<RunError>();
+    shared::<EngineError>();
+    shared::<HelperError>();
+    shared::<hook::HookError>();
+    shared::<hook::PlanError>();
+    shared::<hook::Attachment>();
+    shared::<verify::VerifyReport>();
+    shared::<verify::Proofs>();
+    shared::<metrics::Snapshot>();
+    shared::<net::Socket>();
     // Changes that one thread puts together.
     sent::<MapSet>();
     sent::<Plan<'_>>();

@@ -4,6 +4,7 @@
 //! networks without limits into the program's trie while requests are served. `--measure` compares with the same in Rust.
 
 use bpf_runtime::maps::typed::TypedHash;
+use bpf_runtime::zerocopy::{FromBytes, Immutable, IntoBytes};
 use bpf_runtime::{BpfContext, Config, Engine, Linker, MapSet, Object, Program};
 use std::collections::{HashMap as StdMap, HashSet};
 use std::error::Error;
@@ -11,7 +12,6 @@ use std::hint::black_box;
 use std::net::Ipv4Addr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Context of the program: the fields of a request that it may read.
 #[derive(BpfContext, Clone, Copy)]
@@ -28,6 +28,7 @@ struct Request {
 
 /// A key of the trie: the first `bits` of `address`.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy)]
+#[zerocopy(crate = "bpf_runtime::zerocopy")]
 #[repr(C)]
 struct Network {
     bits: u32,
