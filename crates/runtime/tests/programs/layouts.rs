@@ -2,6 +2,7 @@
 
 use crate::common::engines::engines;
 use bpf_runtime::{BpfContext, Config, ContextBytes, Engine, Linker, LoadError, MapSet, Object, Program, RunError};
+use bpf_testkit::generate::Choices;
 
 #[derive(BpfContext)]
 #[repr(C)]
@@ -144,4 +145,48 @@ fn unverified_programs_are_compared_whole() {
         guarded.run(&mut (), &mut Flat { id: 1, method: 2, verdict: 3 }).map_err(|e: RunError| e.to_string()),
         Ok(5)
     );
+}
+
+/// Where the object's type information lies: the header's magic number, its version and flags.
+fn btf(object: &[u8]) -> std::ops::Range<usize> {
+    let start = (0..object.len()).step_by(4).find(|at| object[*at..].starts_with(&[0x9f, 0xeb, 1, 0])).unwrap();
+    let word = |at: usize| u32::from_le_bytes(object[start + at..][..4].try_into().unwrap()) as usize;
+    start..start + word(4) + word(16) + word(20)
+}
+
+/// Types with random changes: each object is refused by a message, or its program, which is verified, runs.
+/// `BPF_SOAK=N`: N times as many.
+#[test]
+fn changed_types_are_refused_or_harmless() {
+    let engine = Engine::new(Config::new()).unwrap();
+    let types = btf(LAYOUTS);
+    let soak = std::env::var("BPF_SOAK").ok().and_then(|times| times.parse::<u64>().ok()).unwrap_or(1);
+    let (mut read, mut ran, mut refused) = (0, 0, 0);
+    for seed in 0..400 * soak {
+        let mut choices = Choices::from_seed(seed);
+        let mut object = LAYOUTS.to_vec();
+        for _ in 0..1 + choices.below(3) {
+            let at = types.start + choices.below(types.len() as u32) as usize;
+            object[at] = match choices.below(3) {
+                0 => choices.below(256) as u8,
+                1 => object[at] ^ 1 << choices.below(8),
+                _ => object[types.start + choices.below(types.len() as u32) as usize],
+            };
+        }
+        let Ok(object) = Object::parse(&object) else { continue };
+        read += 1;
+        for name in ["untouched", "relocated", "guarded", "unmoved", "stale", "other_sign"] {
+            match load(&engine, &object, name) {
+                Ok(program) => {
+                    program.run(&mut (), &mut question(&[40, 41])).unwrap();
+                    ran += 1;
+                }
+                Err(error) => {
+                    assert!(!error.to_string().is_empty());
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(read > 100 && ran > 100 && refused > 100, "{read} read, {ran} ran, {refused} refused");
 }
