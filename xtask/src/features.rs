@@ -7,7 +7,7 @@
 //! knows the standard library, but not the language, nor what our dependencies need. A target or a toolchain that is
 //! not installed is reported as skipped.
 
-use crate::{publish, shell};
+use crate::{nightly, publish, shell};
 use anyhow::Context;
 use std::path::Path;
 use std::process::Command;
@@ -45,19 +45,12 @@ fn check_oldest() -> anyhow::Result<()> {
     let mut packages = metadata["packages"].as_array().context("no packages")?.iter();
     let runtime = packages.find(|package| package["name"] == SHIPPED[0]).context("no bpf-runtime")?;
     let oldest = runtime["rust_version"].as_str().context("the manifest of bpf-runtime has no `rust-version`")?;
-    // By rustup, which finds the compiler beside this cargo: the one that runs us is another's.
-    let rustup = || {
-        let mut rustup = shell::command("rustup");
-        rustup.args(["run", oldest]).env_remove("CARGO").env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN");
-        rustup
-    };
-    // Does not install it.
-    if !rustup().args(["rustc", "--version"]).output().is_ok_and(|output| output.status.success()) {
+    if !nightly::is_there(oldest) {
         println!("SKIPPED Rust {oldest}: not installed; `rustup toolchain install {oldest} --profile minimal`");
         return Ok(());
     }
     let packages = SHIPPED.iter().flat_map(|package| ["-p", package]);
-    shell::run(rustup().args(["cargo", "check", "-q", "--features", ALL]).args(packages))
+    shell::run(nightly::of(oldest, &["cargo", "check", "-q", "--features", ALL]).args(packages))
 }
 
 /// `cargo check` of the library, without features.

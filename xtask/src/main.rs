@@ -16,6 +16,7 @@ mod check;
 mod commands;
 mod dependencies;
 mod docs;
+mod docs_rs;
 mod elsewhere;
 mod examples;
 mod features;
@@ -27,6 +28,7 @@ mod links;
 mod listed;
 mod locks;
 mod miri;
+mod nightly;
 mod objects;
 mod pictures;
 mod prose;
@@ -67,6 +69,8 @@ enum Command {
     Check,
     /// Sets of features, and other systems whose standard library is installed: `cargo check` of each.
     Features,
+    /// Builds the shipped packages' documentation as docs.rs does (part of check).
+    DocsRs,
     /// The tests that need no machine code, on riscv64 (qemu-user) and Windows (Wine):
     /// docs/book/reference/platforms.md.
     Elsewhere {
@@ -169,6 +173,7 @@ fn main() -> anyhow::Result<()> {
         Command::Bless => test::bless(),
         Command::Check => check::run(),
         Command::Features => features::check(),
+        Command::DocsRs => docs_rs::check(),
         Command::Elsewhere { install } => elsewhere::run(install),
         Command::Api => api::bless(),
         Command::Pictures => pictures::draw(),

@@ -22,10 +22,8 @@ pub(crate) fn rehearse() -> anyhow::Result<()> {
 /// Reports what shipped crates lack for their publication.
 pub(crate) fn check(metadata: &serde_json::Value) -> anyhow::Result<Vec<String>> {
     let mut broken = Vec::new();
-    let packages = metadata["packages"].as_array().context("no packages")?;
-    let is_shipped = |package: &&serde_json::Value| package["publish"].as_array().is_none_or(|to| !to.is_empty());
     let name = |package: &serde_json::Value| package["name"].as_str().unwrap_or_default().to_owned();
-    let shipped: Vec<_> = packages.iter().filter(is_shipped).collect();
+    let shipped: Vec<_> = shipped(metadata)?.collect();
     let names: Vec<_> = shipped.iter().map(|package| name(package)).collect();
     for package in shipped {
         let name = name(package);
@@ -56,6 +54,12 @@ pub(crate) fn check(metadata: &serde_json::Value) -> anyhow::Result<Vec<String>>
         }
     }
     Ok(broken)
+}
+
+/// The packages of the workspace that are published.
+pub(crate) fn shipped(metadata: &serde_json::Value) -> anyhow::Result<impl Iterator<Item = &serde_json::Value>> {
+    let packages = metadata["packages"].as_array().context("no packages")?;
+    Ok(packages.iter().filter(|package| package["publish"].as_array().is_none_or(|to| !to.is_empty())))
 }
 
 /// Reads cargo's metadata of the workspace.

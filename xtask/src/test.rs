@@ -12,7 +12,7 @@
 
 use crate::{
     arm64::{self, Missing},
-    shell,
+    nightly, shell,
 };
 use anyhow::Context;
 use std::{
@@ -208,32 +208,9 @@ fn install_tools() {
     {
         eprintln!("cannot install {}: {error:#}", packages.join(", "));
     }
-    if let Err(error) = install_nightly() {
+    if let Err(error) = nightly::install() {
         eprintln!("cannot install the compiler of plug-ins in Rust: {error:#}");
     }
-}
-
-/// Installs the nightly toolchain that `bpf new --lang rust` pins, and downloads the sources that cargo compiles `core`
-/// with: the tests do not use the network.
-fn install_nightly() -> anyhow::Result<()> {
-    if shell::first_available(&["rustup"]).is_none() {
-        return Ok(());
-    }
-    let pinned = fs::read_to_string(shell::root().join("crates/cli/templates/rust/rust-toolchain.toml"))?;
-    let channel = pinned.lines().find_map(|line| line.strip_prefix("channel = \"")?.strip_suffix('"'));
-    let channel = channel.context("no channel is pinned")?;
-    let mut rustup = Command::new("rustup");
-    rustup.args(["toolchain", "install", channel, "--no-self-update"]);
-    rustup.args(["--profile", "minimal", "--component", "rust-src", "--component", "llvm-tools"]);
-    shell::run(&mut rustup)?;
-    let run = |program: &[&str]| {
-        let mut command = Command::new("rustup");
-        command.args(["run", channel]).args(program).env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN");
-        command
-    };
-    let found = run(&["rustc", "--print", "sysroot"]).output()?;
-    let library = Path::new(String::from_utf8(found.stdout)?.trim()).join("lib/rustlib/src/rust/library/Cargo.toml");
-    shell::run(run(&["cargo", "fetch", "--manifest-path"]).arg(library))
 }
 
 /// `cargo xtask bless`: the tests that compare with files, told to rewrite them.

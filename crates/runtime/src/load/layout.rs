@@ -118,8 +118,8 @@ fn compare(
         let (program, context) = (name.to_owned(), context.to_string());
         return Err(LoadError::ContextUntyped { program, context, insn: first, line: at_line(first) });
     };
-    // Offsets of fields that are known to be the same. Each is compared once: a program may have a million accesses, and
-    // the object's structure a million members.
+    // Offsets of fields that are known to be the same. Each is compared once: a program may have a million accesses,
+    // and the object's structure a million members.
     let mut same = HashSet::new();
     for (insn, start, len) in places {
         let (mut at, end) = (start, start.saturating_add(len));
