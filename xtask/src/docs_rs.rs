@@ -2,8 +2,8 @@
 //! targets and arguments of its `[package.metadata.docs.rs]`.
 //!
 //! `cargo doc --workspace` unites the features of all packages and has no `--cfg docsrs`, so it builds pages that
-//! docs.rs does not build, and misses links that lead nowhere there. A target whose standard library the toolchain lacks,
-//! or a toolchain that is not installed, is reported as skipped.
+//! docs.rs does not build, and misses links that lead nowhere there. A target whose standard library the toolchain
+//! lacks, or a toolchain that is not installed, is reported as skipped.
 
 use crate::{nightly, publish, shell};
 use anyhow::{Context, bail};
