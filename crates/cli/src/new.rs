@@ -24,9 +24,10 @@ pub(crate) struct Args {
     /// The service that the plug-in is for, as it described itself (`Linker::describe`). Default: an example service.
     #[arg(long, value_name = "FILE.json")]
     host: Option<PathBuf>,
-    /// The crate `bpf-guest` as a folder, for a plug-in in Rust. Default: as published.
-    #[arg(long, value_name = "FOLDER")]
-    guest: Option<PathBuf>,
+    /// Where the project's CI file takes this command from, and a plug-in in Rust `bpf-guest`: the folder of a clone,
+    /// or the address of a git repository. Default: from crates.io.
+    #[arg(long, value_name = "FOLDER|ADDRESS")]
+    source: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -43,7 +44,6 @@ macro_rules! template {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let name = args.name.as_str();
-    ensure!(args.guest.is_none() || args.lang == Language::Rust, "--guest is of plug-ins in Rust: add --lang rust");
     check_letters(name, args.lang)?;
     let (host, example) = match &args.host {
         Some(path) => (crate::input::read_text(path)?, false),
@@ -52,19 +52,62 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let file = || args.host.as_ref().map_or("host.json".to_owned(), |path| path.display().to_string());
     let described = host::parse(&host).with_context(file)?;
     check_name(name, args.lang, &described)?;
+    let source = Source::new(args.source.as_deref())?;
     let mut files = match args.lang {
         Language::C => c(name, example),
-        Language::Rust => rust(name, example, &described, args.guest.as_deref()).with_context(file)?,
+        Language::Rust => rust(name, example, &described).with_context(file)?,
     };
     let context = &described.context.name;
     for (_, text) in &mut files {
         *text = text.replace("@NAME@", name).replace("@CONTEXT@", context);
+        *text = text.replace("@GUEST@", &source.guest).replace("@COMMAND@", &source.command);
     }
     // Before the file that is made of it, so that `make` sees an older file.
     files.insert(0, ("host.json".to_owned(), host));
     write(name, &files)?;
     line!("made {name}: `make -C {name}` compiles, verifies and tests it")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where a project takes this repository's packages from.
+struct Source {
+    /// The arguments of `cargo install` for this command.
+    command: String,
+    /// The dependency on `bpf-guest`, in a manifest.
+    guest: String,
+}
+
+impl Source {
+    fn new(source: Option<&str>) -> Result<Source> {
+        let Some(source) = source else {
+            let guest = format!("\"{}\"", env!("CARGO_PKG_VERSION"));
+            return Ok(Source { command: "--locked bpf-cli".to_owned(), guest });
+        };
+        if source.contains("://") || source.starts_with("git@") {
+            let guest = format!("{{ git = \"{source}\" }}");
+            check_place(source)?;
+            return Ok(Source { command: format!("--locked --git {source} bpf-cli"), guest });
+        }
+        let folder = Path::new(source).canonicalize().with_context(|| format!("--source {source}"))?;
+        for package in ["crates/cli", "crates/guest"] {
+            ensure!(folder.join(package).join("Cargo.toml").is_file(), "--source {source}: there is no {package}");
+        }
+        let folder = folder.to_str().with_context(|| format!("--source {source}: the folder's name is no UTF-8"))?;
+        check_place(folder)?;
+        let guest = format!("{{ path = \"{folder}/crates/guest\" }}");
+        Ok(Source { command: format!("--locked --path {folder}/crates/cli"), guest })
+    }
+}
+
+/// Checks that a shell, YAML and TOML read a folder or an address as it is.
+fn check_place(place: &str) -> Result<()> {
+    let other = place.chars().find(|c| !c.is_ascii_alphanumeric() && !"/.:@_-~+=%".contains(*c));
+    match other {
+        Some(c) => {
+            bail!("--source {place}: {c:?} cannot be written to a CI file as it is; take another folder or address")
+        }
+        None => Ok(()),
+    }
 }
 
 /// The names of files and their texts.
@@ -85,23 +128,13 @@ fn c(name: &str, example: bool) -> Files {
     own.into_iter().chain([tests(name, example, &format!("{name}.o"))]).collect()
 }
 
-fn rust(name: &str, example: bool, host: &HostInterface, guest: Option<&Path>) -> Result<Files> {
+fn rust(name: &str, example: bool, host: &HostInterface) -> Result<Files> {
     let (source, tests_in_rust, more) = match example {
         true => (template!("rust/plugin.rs.in"), template!("rust/plugin_tests.rs.in"), template!("rust/mistakes.md")),
         false => (template!("rust/bare.rs.in"), template!("rust/bare_tests.rs.in"), ""),
     };
-    let guest = match guest {
-        Some(folder) => {
-            let place = || format!("the folder of bpf-guest, {}", folder.display());
-            let folder = folder.canonicalize().with_context(place)?;
-            ensure!(folder.join("Cargo.toml").is_file(), "{}: there is no Cargo.toml", place());
-            let path = toml::Value::from(folder.to_str().with_context(place)?);
-            format!("{{ path = {path} }}")
-        }
-        None => format!("\"{}\"", env!("CARGO_PKG_VERSION")),
-    };
     let own = [
-        ("Cargo.toml".to_owned(), template!("rust/manifest.toml").replace("@GUEST@", &guest)),
+        ("Cargo.toml".to_owned(), template!("rust/manifest.toml").to_owned()),
         ("rust-toolchain.toml".to_owned(), template!("rust/rust-toolchain.toml").to_owned()),
         ("src/lib.rs".to_owned(), source.replace("@TYPE@", &header_rust::context_type(host))),
         ("src/host.rs".to_owned(), header_rust::module(host)?),

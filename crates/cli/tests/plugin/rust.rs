@@ -14,8 +14,8 @@ fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-fn guest() -> String {
-    root().join("crates/guest").display().to_string()
+fn source() -> String {
+    root().canonicalize().unwrap().display().to_string()
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_module_in_rust_is_made_from_the_host() {
 #[test]
 fn a_new_project_in_rust_is_verified_tested_and_covered() {
     let folder = Folder::new("made-rust");
-    assert!(new(&folder.0, &["guard", "--lang", "rust", "--guest", &guest()]).status.success());
+    assert!(new(&folder.0, &["guard", "--lang", "rust", "--source", &source()]).status.success());
     let project = folder.0.join("guard");
     let kept = root().join("crates/cli/tests/objects/guard_rust");
     for (file, copy) in [("src/lib.rs", "lib.rs"), ("src/host.rs", "host.rs"), ("tests/native.rs", "native.rs")] {
@@ -100,9 +100,9 @@ fn a_new_project_in_rust_is_verified_tested_and_covered() {
         (&["memcpy", "--lang", "rust"], "choose another"),
         (&["price", "--lang", "rust"], "choose another"),
         (&["a-b", "--lang", "rust"], "is no name in Rust"),
-        (&["fresh", "--guest", "/"], "add --lang rust"),
-        (&["fresh", "--lang", "rust", "--guest", "/nowhere"], "the folder of bpf-guest, /nowhere"),
-        (&["fresh", "--lang", "rust", "--guest", "/"], "there is no Cargo.toml"),
+        (&["fresh", "--source", "/nowhere"], "--source /nowhere: No such file or directory"),
+        (&["fresh", "--lang", "rust", "--source", "/"], "--source /: there is no crates/cli"),
+        (&["fresh", "--source", "https://example.org/$(id)"], "'$' cannot be written to a CI file"),
     ] {
         let output = new(&folder.0, args);
         let message = String::from_utf8(output.stderr).unwrap();
@@ -117,6 +117,42 @@ fn a_new_project_in_rust_is_verified_tested_and_covered() {
     }
 }
 
+/// The CI file installs the command, and the manifest has `bpf-guest`, from where `--source` says.
+#[test]
+fn a_new_project_says_where_its_tools_are_from() {
+    let folder = Folder::new("made-from");
+    let here = source();
+    for (i, (source, command, guest)) in [
+        (None, "--locked bpf-cli".to_owned(), "\"0.1.0\"".to_owned()),
+        (Some(&*here), format!("--locked --path {here}/crates/cli"), format!("{{ path = \"{here}/crates/guest\" }}")),
+        (
+            Some("https://example.org/bpf.git"),
+            "--locked --git https://example.org/bpf.git bpf-cli".to_owned(),
+            "{ git = \"https://example.org/bpf.git\" }".to_owned(),
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for lang in ["c", "rust"] {
+            let name = format!("{lang}{i}");
+            let from = source.map_or_else(Vec::new, |source| vec!["--source", source]);
+            let made = new(&folder.0, &[&[name.as_str(), "--lang", lang], &from[..]].concat());
+            assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+            let project = folder.0.join(&name);
+            for file in [".github/workflows/test.yml", "Makefile"] {
+                let text = read(project.join(file));
+                assert!(text.contains(&format!("install {command}")), "{text}");
+            }
+            if lang == "rust" {
+                let manifest = read(project.join("Cargo.toml"));
+                assert!(manifest.contains(&format!("bpf-guest = {guest}\n")), "{manifest}");
+                manifest.parse::<toml::Table>().unwrap();
+            }
+        }
+    }
+}
+
 /// A project in Rust, whose compiled dependencies are kept from one run of the tests to the next.
 struct Project(PathBuf);
 
@@ -126,8 +162,8 @@ impl Project {
         let (project, target) = (folder.join(name), folder.join("target"));
         std::fs::create_dir_all(&target).unwrap();
         let _ = std::fs::remove_dir_all(&project);
-        let guest = guest();
-        let made = new(&folder, &[&[name, "--lang", "rust", "--guest", &guest], more].concat());
+        let source = source();
+        let made = new(&folder, &[&[name, "--lang", "rust", "--source", &source], more].concat());
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         std::os::unix::fs::symlink(&target, project.join("target")).unwrap();
         Project(project)
