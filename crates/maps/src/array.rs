@@ -152,7 +152,9 @@ impl ArrayMap {
 
     fn read(&self, index: u32, out: &mut [u8], flags: u64, slot: u32) -> OpResult {
         if self.is_per_cpu() {
-            for (of, place) in Slots::split(flags).0.places(self.slots, self.stride * WORD, self.shape.size) {
+            // A value and the zeros that it is padded with; without those where the slice has one value.
+            let (stride, slots) = (self.stride * WORD, Slots::split(flags).0);
+            for (of, place) in slots.places(self.slots, stride, out.len().min(stride)) {
                 self.shape.read(self.element(index, of), &mut out[place]);
             }
             return Ok(());

@@ -418,8 +418,9 @@ impl HashMap {
     fn read(&self, found: Found, out: &mut [u8], flags: u64, slot: u32) -> OpResult<bool> {
         match &self.per_cpu {
             Some(per_cpu) => {
-                let slots = Slots::split(flags).0;
-                for (of, place) in slots.places(per_cpu.slots, self.shape.words() * WORD, self.shape.size) {
+                // A value and the zeros that it is padded with; without those where the slice has one value.
+                let (stride, slots) = (self.shape.words() * WORD, Slots::split(flags).0);
+                for (of, place) in slots.places(per_cpu.slots, stride, out.len().min(stride)) {
                     self.shape.read(self.value(found.element(), of), &mut out[place]);
                 }
             }

@@ -99,6 +99,9 @@ fn one_slot_of_a_per_cpu_map_is_read_and_written() {
         let cpu = |slot: u64| update::F_CPU | slot << 32;
         assert_eq!(errno(map.update(&key, &one, cpu(1) | update::EXIST)), libc::ENOENT);
         assert_eq!(errno(map.update(&key, &one, cpu(1) | update::NOEXIST)), 0);
+        let mut padded = [0xee; 32];
+        map.lookup(&key, &mut padded, 0).unwrap();
+        assert_eq!(padded.map(|byte| byte == 0xee), [false; 32], "padding is written");
         assert_eq!(errno(map.update(&key, &one, cpu(1) | update::NOEXIST)), libc::EEXIST);
         assert_eq!(errno(map.update(&key, &one, cpu(1) | update::F_ALL_CPUS)), libc::EINVAL);
         assert_eq!(errno(map.update(&key, &one, cpu(1) | 32)), libc::EINVAL);
