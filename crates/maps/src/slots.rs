@@ -26,7 +26,7 @@ impl Slots {
         (slots, rest)
     }
 
-    /// The slots, as numbers, and the places of their values in the host's slice: `size` bytes, one every `stride` bytes.
+    /// The slots, as numbers, and the places of their values in the host's slice: `size` bytes, one every `stride`.
     pub(crate) fn places(self, slots: usize, stride: usize, size: usize) -> impl Iterator<Item = (usize, Place)> {
         let of = if let Slots::One(slot) = self { slot..slot + 1 } else { 0..slots };
         of.map(move |of| {
