@@ -3,6 +3,8 @@
 //! A tail call replaces the program that the function executes, so a tail call in a subprogram returns to that
 //! subprogram's caller, as required. The recursion is bounded: within one program by validation, and again here for
 //! callbacks, whose addresses a program may forge. A run enters at most [`MAX_TAIL_CALLS`] programs by tail calls.
+//! Since the callers of a function that makes a tail call stay, a run has up to [`MAX_CALL_DEPTH`] frames of each
+//! program. The host is asked before each nested frame whether its own stack suffices ([`Env::enters`]).
 
 use core::borrow::Borrow;
 
@@ -106,6 +108,7 @@ pub(crate) fn call<E: Env + ?Sized>(
     if caller.depth >= MAX_CALL_DEPTH {
         return Err(caller.stop(StopKind::CallDepth));
     }
+    env.enters(machine).map_err(|kind| caller.stop(kind))?;
     let outer = machine.memory.frames();
     let frame = Frame { pc: slot, program: caller.program, depth: caller.depth + 1 };
     let result = run(machine, env, code, frame, args);
@@ -118,6 +121,22 @@ pub(crate) fn call<E: Env + ?Sized>(
 
 /// Executes from `frame.pc` to the frame's exit, and returns r0. The caller leaves the stack frame.
 pub(crate) fn run<E: Env + ?Sized>(
+    machine: &mut Machine<'_>,
+    env: &mut E,
+    code: &E::Code,
+    frame: Frame,
+    args: [u64; 5],
+) -> Result<u64, Stop> {
+    // The caller's program continues under its own limits, whatever programs this frame enters.
+    let limits = machine.limits();
+    let result = run_entered(machine, env, code, frame, args);
+    machine.restore(limits);
+    result
+}
+
+/// Executes as [`run`] does, and leaves the limits of the last program that was entered.
+#[inline(always)]
+fn run_entered<E: Env + ?Sized>(
     machine: &mut Machine<'_>,
     env: &mut E,
     code: &E::Code,

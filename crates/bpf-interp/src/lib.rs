@@ -78,6 +78,16 @@ pub trait Env {
         Err(StopKind::Budget)
     }
 
+    /// Called before each nested frame, of a call or of a call back: each takes some stack of the thread, and a run may
+    /// have 34 times [`bpf_isa::MAX_CALL_DEPTH`] of them. By default does nothing, at no cost.
+    ///
+    /// # Errors
+    /// The run ends at the call, with [`StopKind::Stack`] if the host's stack does not suffice.
+    #[inline]
+    fn enters(&mut self, _machine: &Machine<'_>) -> Result<(), StopKind> {
+        Ok(())
+    }
+
     /// The program in slot `index` of the prog array that a program knows as `array`; `None` if the slot is empty,
     /// and the call falls through. By default there is none.
     ///

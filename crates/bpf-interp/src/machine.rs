@@ -140,6 +140,18 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
+    /// The limits of the current program: whether it has a budget, and the word that interrupts it.
+    #[inline]
+    pub(crate) fn limits(&self) -> (bool, Option<&'a AtomicU64>) {
+        (self.counts, self.interrupt)
+    }
+
+    /// Sets the limits of the current program ([`Machine::limits`]), and leaves the rest of the budget as it is.
+    #[inline]
+    pub(crate) fn restore(&mut self, (counts, interrupt): (bool, Option<&'a AtomicU64>)) {
+        (self.counts, self.interrupt) = (counts, interrupt);
+    }
+
     /// Sets the remaining budget, which is spent, to at least one tick.
     pub(crate) fn renew(&mut self, ticks: u64) -> Result<(), StopKind> {
         if ticks == 0 {
@@ -232,7 +244,7 @@ impl<'a, C> Caller<'_, 'a, C> {
 
     /// Sets the limits of the program that a tail call enters, as [`Options`] do for the first. With `budget`, it
     /// spends the remaining budget of an earlier program, or this one if there was none; with `None`, it does not
-    /// count.
+    /// count. They hold until the frame that makes the tail call returns: its caller is under its own limits again.
     pub fn allow(&mut self, budget: Option<u64>, interrupt: Option<&'a AtomicU64>) {
         self.machine.counts = budget.is_some();
         self.machine.budget = self.machine.budget.or(budget);

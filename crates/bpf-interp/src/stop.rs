@@ -59,6 +59,13 @@ pub enum StopKind {
     BadCall(u64),
     /// The chain of calls, callbacks included, is longer than [`bpf_isa::MAX_CALL_DEPTH`] frames.
     CallDepth,
+    /// The stack on which the interpreter runs has no room for another frame ([`crate::Env::enters`]).
+    Stack {
+        /// Bytes that a frame needs.
+        needed: u64,
+        /// Bytes that are left.
+        left: u64,
+    },
     /// The budget of taken back-edges and calls is spent.
     Budget,
     /// The host asked the run to end.
@@ -98,6 +105,9 @@ impl fmt::Display for StopKind {
                 write!(f, "{value:#x} is not the address of a subprogram that callx may call here")
             }
             StopKind::CallDepth => write!(f, "more than {} frames", bpf_isa::MAX_CALL_DEPTH),
+            StopKind::Stack { needed, left } => {
+                write!(f, "a call needs {needed} bytes of the thread's stack, and {left} are left")
+            }
             StopKind::Budget => f.write_str("the budget is spent"),
             StopKind::Interrupted => f.write_str("interrupted"),
             StopKind::Internal(what) => write!(f, "internal error: {what}"),

@@ -5,12 +5,13 @@
 mod engines;
 
 use bpf_runtime::{
-    BpfContext, Caller, Config, Engine, Linker, Mode, ProgArray, Program, Raw, RunError,
+    BpfContext, Caller, Config, Engine, Linker, Mode, ProgArray, Program, Raw, RunError, RunLimits,
     isa::assemble,
     net::{Xdp, XdpBuff},
     observe::{RecordError, Recorder, RecorderOptions, Recording, ReplayError},
 };
 use engines::engines;
+use std::time::Duration;
 
 type Prog = Program<Raw, ()>;
 
@@ -217,6 +218,76 @@ fn buffers_are_shared_and_counted() {
         let least = (runs + 2) * LEN;
         assert!((least..least + (runs + 1) * 4096).contains(&recorder.bytes()), "{} {least}", recorder.bytes());
         assert_eq!(recorder.recording().replay(0, &mut ()), Err(ReplayError::Cut));
+    }
+}
+
+/// A kept run does not keep the memory of a much longer context that was there before.
+#[test]
+fn memory_of_long_contexts_is_given_back() {
+    let engine = Engine::new(Config::new()).unwrap();
+    let first =
+        load(&Linker::<()>::new(&engine), "first", "r0 = 0\nif r2 == 0 goto +1\nr0 = *(u8 *)(r1 + 0)\nexit", &[]);
+    let mut recorder = first.recorder(RecorderOptions::new().runs(4)).unwrap();
+    for _ in 0..4 {
+        assert_eq!(recorder.run(&mut (), &mut vec![7; 1 << 20]).unwrap(), 7);
+    }
+    assert!(recorder.bytes() >= 4 << 20, "{}", recorder.bytes());
+    for _ in 0..4 {
+        assert_eq!(recorder.run(&mut (), &mut [9]).unwrap(), 9);
+    }
+    assert!(recorder.bytes() < 4 * (32 << 10), "{}", recorder.bytes());
+}
+
+/// Calls through registers may reach every function whose address is taken: 65,536 pairs in a program of 12 KiB.
+#[test]
+fn programs_of_very_many_callees_are_not_recorded() {
+    let text = |n: usize| {
+        let each = |line: fn(usize) -> String| (0..n).map(line).collect::<String>();
+        let main = each(|i| format!("r1 = subprog[l{i}]\n")) + &each(|i| format!("call c{i}\n")) + "exit\n";
+        main + &each(|i| format!("c{i}: callx r1\nr0 = 0\nexit\n")) + &each(|i| format!("l{i}: r0 = 0\nexit\n"))
+    };
+    let engine = Engine::new(Config::new().mode(Mode::Interpreter)).unwrap();
+    let linker = Linker::<()>::new(&engine);
+    let loader = || linker.loader::<Raw>().interpreted(true);
+    let recorder = |n| loader().insns("calls", assemble(&text(n)).unwrap()).unwrap().recorder(RecorderOptions::new());
+    let mut few = recorder(8).unwrap();
+    let _ = few.run(&mut (), &mut []);
+    Recording::parse(&few.save()).unwrap();
+    assert!(
+        matches!(recorder(256), Err(RecordError::Unsupported { what, .. }) if what.contains("very many functions"))
+    );
+
+    let program = bpf_runtime::isa::Program::new(assemble(&text(256)).unwrap()).unwrap().to_bytes();
+    let forged = Forged(Vec::new()).u32(1).u32(1).bytes(b"p").u32(program.len()).bytes(&program);
+    let forged = forged.times(4, |forged| forged.u32(0)).bytes(&[0]).u32(0).u32(512).bytes(&[0]).u32(0);
+    let error = Recording::parse(&forged.headed()).unwrap_err().to_string();
+    assert!(error.contains("calls through registers may call many functions"), "{error}");
+}
+
+/// Recorded runs are under limits as others are.
+#[test]
+fn recorded_runs_are_limited() {
+    for engine in engines(|config| config.interruptible(true)) {
+        let mut linker = Linker::<()>::new(&engine);
+        linker.func(1001, "asked", |_: &mut Caller<'_, ()>| 0u64).unwrap();
+        for called in ["", "call 1001\n"] {
+            let loader = || linker.loader::<Raw>().recordable(true);
+            let text = format!("{called}r0 = 0\nagain: r0 += 1\nif r0 < 1000 goto again\nexit");
+            let counts = loader().budget(100_000).insns("counts", assemble(&text).unwrap()).unwrap();
+            let mut recorder = counts.recorder(RecorderOptions::new().runs(3)).unwrap();
+            let limits = RunLimits::new().budget(100);
+            assert!(matches!(recorder.run_with(&mut (), &mut [], &limits), Err(RunError::Budget { .. })), "{called}");
+            assert_eq!(recorder.run_with(&mut (), &mut [], &RunLimits::new().budget(5000)).unwrap(), 1000);
+            let past = RunLimits::new().deadline(engine.deadline_in(Duration::ZERO).unwrap());
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(matches!(recorder.run_with(&mut (), &mut [], &past), Err(RunError::Deadline { .. })), "{called}");
+            let recording = Recording::parse(&recorder.save()).unwrap();
+            assert_eq!((recording.runs(), recording.replay(1, &mut ()).unwrap().result), (3, Ok(1000)));
+            let unlimited = loader().insns("unlimited", assemble("r0 = 1\nexit").unwrap()).unwrap();
+            let mut recorder = unlimited.recorder(RecorderOptions::new()).unwrap();
+            let result = recorder.run_with(&mut (), &mut [], &limits);
+            assert!(matches!(result, Err(RunError::Unlimited { .. })), "{result:?}");
+        }
     }
 }
 

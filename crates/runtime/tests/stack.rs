@@ -1,6 +1,6 @@
 //! Runs on small stacks: one that may not fit is refused before it begins, nested ones, hooks and tail calls included;
-//! a run that fits is not refused, on any stack. Each program runs at every depth of a stack until it is refused: if
-//! the computed need were too small, an overflow would end the test's process.
+//! an interpreted one may also end at a call. A run that fits is not refused, on any stack. Each program runs at every
+//! depth of a stack until it is refused: if the computed need were too small, an overflow would end the test's process.
 
 #![cfg(target_os = "linux")]
 
@@ -252,6 +252,126 @@ fn what_is_let_in_fits() {
     }
 }
 
+/// Functions that call each other, by bpf_loop, by bpf_for_each_map_elem or directly; the last one runs `last`.
+fn nested(call: fn(usize) -> String, last: &str) -> String {
+    let mut text = format!("{}r0 = 0\nexit\n", call(1));
+    for level in 1..7 {
+        text += &format!("f{level}: {}r0 = 0\nexit\n", call(level + 1));
+    }
+    text + "f7: " + last
+}
+
+fn calls_directly(level: usize) -> String {
+    format!("call f{level}\n")
+}
+
+fn calls_by_loop(level: usize) -> String {
+    format!("r1 = 1\nr2 = subprog[f{level}]\nr3 = 0\nr4 = 0\ncall 181\n")
+}
+
+fn calls_for_each(level: usize) -> String {
+    format!("r1 = map[fd:0]\nr2 = subprog[f{level}]\nr3 = 0\nr4 = 0\ncall 164\n")
+}
+
+type Nests = (Program<Raw, ()>, Program<Raw, ()>, ProgArray<Raw, ()>);
+
+/// Makes a tail call to the program itself from the last of the nested functions, so that up to 272 functions have
+/// begun and not returned. The verifier does not admit that in callbacks. Returns it, a sleepable program whose host
+/// function runs it, and the array that keeps it.
+fn nests_across_tail_calls(engine: &Engine, call: fn(usize) -> String, interpreted: bool) -> Nests {
+    let linker = Linker::<()>::new(engine);
+    let array = ProgArray::<Raw, ()>::create(engine, "next", 1).unwrap();
+    let insns = assemble(&nested(call, "r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 0\nexit")).unwrap();
+    let loader = linker.loader().interpreted(interpreted).recordable(true).prog_arrays(&[&array]);
+    let program: Program<Raw, ()> = loader.insns("nests", insns).unwrap();
+    array.set(0, &program).unwrap();
+    let mut linker = Linker::<()>::new(engine);
+    let inner = program.clone();
+    linker
+        .func_async(1001, "runs", move |_: bpf_runtime::AsyncCaller<'_, ()>| {
+            let inner = inner.clone();
+            async move { inner.run(&mut (), &mut []).map_err(HelperError::new) }
+        })
+        .unwrap();
+    let outer = linker.loader().sleepable(true).insns("outer", assemble("call 1001\nexit").unwrap()).unwrap();
+    (program, outer, array)
+}
+
+/// Functions that wait for the end of a tail call are on the stack with those of the program that it has entered.
+#[test]
+fn functions_of_interpreted_runs_end_before_the_stack_does() {
+    use bpf_runtime::observe::{Recorder, RecorderOptions, Recording, ReplayError};
+    let interpreter = Engine::new(Config::new().mode(Mode::Interpreter)).unwrap();
+    let default = Engine::new(Config::new()).unwrap();
+    for (engine, call, interpreted) in [
+        (&default, calls_by_loop as fn(usize) -> String, true),
+        (&default, calls_directly, true),
+        (&interpreter, calls_directly, false),
+    ] {
+        let (program, outer, _array) = nests_across_tail_calls(engine, call, interpreted);
+        for kib in [128, 192, 256, 512] {
+            let result = with_stack(kib, || program.run(&mut (), &mut []));
+            let refused = matches!(result, Err(RunError::Stack { needed, left }) if left < needed);
+            assert!(refused || kib > 128 && matches!(result, Ok(0)), "{kib} KiB: {result:?}");
+        }
+        let run = || with_stack(16 << 10, || program.run(&mut (), &mut []));
+        assert_eq!(run().unwrap(), 0);
+        // The stack of a sleepable run, on which its host functions are, too, is smaller than that of this thread.
+        let slept = with_stack(16 << 10, || {
+            let (mut host, mut data) = ((), []);
+            let mut run = std::pin::pin!(outer.run_async(&mut host, &mut data));
+            run.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
+        });
+        assert!(slept.is_ready(), "{slept:?}");
+        let recording = with_stack(16 << 10, || {
+            let mut recorder: Recorder<Raw, ()> = program.recorder(RecorderOptions::new()).unwrap();
+            assert_eq!(recorder.run(&mut (), &mut []).unwrap(), 0);
+            recorder.recording()
+        });
+        let replay = |kib| with_stack(kib, || recording.replay(0, &mut ()));
+        assert!(matches!(replay(128), Err(ReplayError::TooDeep { limit: 1..128 })), "{:?}", replay(128));
+        assert_eq!(replay(16 << 10), Err(ReplayError::TooDeep { limit: 128 }));
+        // A run that has ended for want of stack ends at the same instruction in a replay on a large one.
+        let short = with_stack(128, || {
+            let mut recorder: Recorder<Raw, ()> = program.recorder(RecorderOptions::new()).unwrap();
+            assert!(matches!(recorder.run(&mut (), &mut []), Err(RunError::Stack { .. })));
+            Recording::parse(&recorder.save()).unwrap()
+        });
+        let replayed = with_stack(16 << 10, || short.replay(0, &mut ())).unwrap();
+        assert!(replayed.result.unwrap_err().contains("machine stack"));
+    }
+}
+
+/// The interpreter's bound on a nested frame, which is several times what one takes.
+#[test]
+fn a_nested_frame_is_within_its_bound() {
+    use bpf_runtime::observe::{Observed, Observer};
+    struct Lowest(Vec<usize>);
+    impl Observer for Lowest {
+        fn step(&mut self, _: &Observed<'_>) -> bool {
+            let here = 0u8;
+            self.0.push(std::ptr::from_ref(std::hint::black_box(&here)).addr());
+            true
+        }
+    }
+    let bound = if cfg!(debug_assertions) { 24 << 10 } else { 8 << 10 };
+    let engine = Engine::new(Config::new()).unwrap();
+    let linker = Linker::<()>::new(&engine);
+    let array = Map::create(MapDef::new("array", MapType::Array, 4, 8, 1), engine.domain()).unwrap();
+    for (call, maps) in
+        [(calls_directly as fn(usize) -> String, &[][..]), (calls_by_loop, &[]), (calls_for_each, &[&array])]
+    {
+        let loader = linker.loader::<Raw>().recordable(true).maps(maps);
+        let program: Program<Raw, ()> =
+            loader.insns("nests", assemble(&nested(call, "r0 = 0\nexit")).unwrap()).unwrap();
+        let mut steps = Lowest(Vec::new());
+        with_stack(1024, || program.run_observed(&mut (), &mut [], &mut steps)).unwrap();
+        let (lowest, highest) = (steps.0.iter().min().unwrap(), steps.0.iter().max().unwrap());
+        let frame = (highest - lowest) / 7;
+        assert!((100..bound / 2).contains(&frame), "{frame} bytes");
+    }
+}
+
 /// Stacks that are not the thread's.
 mod other_stacks {
     use super::*;
@@ -329,6 +449,11 @@ mod other_stacks {
             assert_eq!(on(1 << 20, &large).unwrap(), 7, "{mode:?}");
             // Off it, the thread's own stack counts again.
             assert_eq!(large.run(&mut (), &mut []).unwrap(), 7);
+            // An interpreted run begins if its first frame fits.
+            let engine = Engine::new(Config::new()).unwrap();
+            let (nests, _outer, _array) = nests_across_tail_calls(&engine, calls_directly, true);
+            let result = on(96 << 10, &nests);
+            assert!(matches!(result, Err(RunError::Stack { left, .. }) if left < 96 << 10), "{result:?}");
         }
     }
 

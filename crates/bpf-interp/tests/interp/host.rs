@@ -31,6 +31,10 @@ struct Host {
     values: Option<Arc<[AtomicU8]>>,
     /// The observed steps: (frames, slot, r0).
     steps: Vec<(usize, u32, u64)>,
+    /// Whether programs that tail calls enter are under no limits.
+    frees: bool,
+    /// Number of frames for which the host has stack, if that is bounded.
+    room: Option<usize>,
 }
 
 /// Helper ids. [`CHECK`] takes (address, length, whether it is a write).
@@ -86,7 +90,17 @@ impl Env for Host {
         if array != ARRAY {
             return Err(caller.fail("not a prog array"));
         }
+        if self.frees {
+            caller.allow(None, None);
+        }
         Ok(self.slots.get(&index).cloned())
+    }
+
+    fn enters(&mut self, machine: &Machine<'_>) -> Result<(), StopKind> {
+        match self.room {
+            Some(room) if machine.frames() >= room => Err(StopKind::Stack { needed: 1, left: 0 }),
+            Some(_) | None => Ok(()),
+        }
     }
 
     fn resolve(&mut self, _code: &Self::Code, imm: Imm64) -> Option<u64> {
@@ -325,6 +339,83 @@ fn tail_calls_in_subprograms() {
     let mut host = tail_call_host(&[(0, &twice)]);
     let (result, entered, taken) = run_counting(&mut host, &twice);
     assert_eq!((result.unwrap(), entered, taken), (1, 1 + 33, 33));
+}
+
+/// The limits of a program hold again where a function of it returns that has entered a program without limits.
+#[test]
+fn limits_are_those_of_the_frames_program() {
+    let jumps = "f: r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 9\nexit";
+    let forever = "again: r6 += 1\ngoto again";
+    let called = format!("call f\n{forever}\n{jumps}");
+    let called_back = format!("r1 = 1\nr2 = subprog[f]\ncall 181\n{forever}\n{jumps}");
+    let swallowed = format!("r1 = subprog[f]\ncall 5\n{forever}\n{jumps}");
+    for (text, target) in [
+        (&called, "r0 = 40\nexit"),
+        (&called_back, "r0 = 40\nexit"),
+        (&swallowed, "call 2\nexit"),
+        // The program that is entered has more ticks than the budget.
+        (&called, "r6 = 0\nagain: r6 += 1\nif r6 < 500 goto again\nexit"),
+    ] {
+        let mut host = Host { frees: true, ..tail_call_host(&[(0, target)]) };
+        let options = Options { budget: Some(100), ..Options::default() };
+        let mut machine = Machine::new(Memory::new(), options);
+        let stop = machine.run(&mut host, &program(text), [0; 2]).unwrap_err();
+        assert!(matches!(stop, Stop { program: 0, kind: StopKind::Budget, .. }), "{text}: {stop}");
+        let word = AtomicU64::new(0);
+        let options = Options { interrupt: Some(&word), ..Options::default() };
+        let mut host = Interrupts { host, word: &word };
+        let mut machine = Machine::new(Memory::new(), options);
+        let stop = machine.run(&mut host, &program(text), [0; 2]).unwrap_err();
+        assert!(matches!(stop, Stop { program: 0, kind: StopKind::Interrupted, .. }), "{text}: {stop}");
+    }
+}
+
+/// A host that interrupts the run when it enters a program, which is not interrupted.
+struct Interrupts<'w> {
+    host: Host,
+    word: &'w AtomicU64,
+}
+
+impl Env for Interrupts<'_> {
+    type Code = Arc<Program>;
+
+    fn helper(&mut self, id: u32, args: [u64; 5], caller: &mut Caller<'_, '_, Self::Code>) -> Result<u64, Stop> {
+        let [a, b, ..] = args;
+        match id {
+            REPEAT => caller.call(self, b, [0; 5]),
+            SWALLOW => Ok(caller.call(self, a, [0; 5]).unwrap_or(0)),
+            id => self.host.helper(id, args, caller),
+        }
+    }
+
+    fn tail_call(
+        &mut self,
+        array: u64,
+        index: u32,
+        caller: &mut Caller<'_, '_, Self::Code>,
+    ) -> Result<Option<Arc<Program>>, Stop> {
+        self.word.store(1 << 63, Ordering::Relaxed);
+        self.host.tail_call(array, index, caller)
+    }
+
+    fn resolve(&mut self, code: &Self::Code, imm: Imm64) -> Option<u64> {
+        self.host.resolve(code, imm)
+    }
+}
+
+/// The host is asked before each frame but the first one, those of programs that tail calls enter included.
+#[test]
+fn frames_end_before_the_hosts_stack() {
+    let jumps = "call f\nr0 = 1\nexit\nf: r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 2\nexit";
+    let by_callback = "r1 = 1\nr2 = subprog[f]\ncall 181\nr0 = 1\nexit\nf: r2 = map[fd:0]\nr3 = 0\ncall 12\nexit";
+    for text in [jumps, by_callback] {
+        let mut host = Host { room: Some(10), ..tail_call_host(&[(0, text)]) };
+        let stop = run(&mut host, text).unwrap_err();
+        assert!(matches!(stop.kind, StopKind::Stack { needed: 1, left: 0 }), "{text}: {stop}");
+        assert_eq!((stop.program, stop.callers.len()), (9, 9), "{text}");
+        host.room = Some(35);
+        assert_eq!(run(&mut host, text).unwrap(), 1, "{text}");
+    }
 }
 
 #[test]

@@ -13,6 +13,11 @@
 //! by that number, and the last program adds at most `max_machine_stack`. Together that is less than twice
 //! `max_machine_stack`.
 //!
+//! An interpreted run has a Rust frame for each function of the program, and the functions that its tail calls leave
+//! behind add up. Its begin is checked for the first frame and the functions that this may call, [`INTERPRETER`]. Each
+//! nested frame, of a call or a call back, is checked when it is entered ([`Room`]), and the run ends there if the
+//! stack does not suffice. Replays are checked in the same way.
+//!
 //! Knowledge of stacks:
 //! - The ends of a thread's stack are requested once, before its first run, or its first poll of a sleepable run that
 //!   waits, so that later runs in signal handlers need not: C libraries allocate for that. The main thread's
@@ -30,8 +35,14 @@ use crate::error::RunError;
 use bpf_os::thread;
 use std::cell::Cell;
 
-/// Upper bound on the stack of the interpreter in bytes, nested callbacks included, with a margin.
+/// Bytes that must be left where an interpreted run begins: its first frame, with a margin.
 pub(crate) const INTERPRETER: u64 = 32 * 1024;
+/// Upper bound in bytes on a nested frame of the interpreter, the function of the library that calls it back included:
+/// several times what the largest one takes (`a_nested_frame_is_within_its_bound` in tests/stack.rs). Without
+/// optimisation a frame takes more.
+const NESTED: u64 = if cfg!(debug_assertions) { 24 * 1024 } else { 8 * 1024 };
+/// Bytes for helpers and host functions, unless a configuration has others.
+pub(crate) const RESERVE: u64 = 16 * 1024;
 /// Upper bound in bytes on frames of hooks and dispatchers, of the entry into emitted code, and of returning an error.
 const ENTRY: u64 = 2048;
 
@@ -98,6 +109,16 @@ fn check_poll_slowly() -> Result<(), Box<RunError>> {
     if left > len || left >= POLL { Ok(()) } else { Err(Box::new(RunError::Stack { needed: POLL, left })) }
 }
 
+/// Returns the bounds of the stack with this address on it, of this thread's own or its signal stack; `None` for
+/// another one. Costs a system call if it is not the thread's own.
+fn bounds_around(at: u64) -> Option<(u64, u64)> {
+    if BOUNDS.get() == UNASKED {
+        request();
+    }
+    let inside = |&(low, len): &(u64, u64)| at.wrapping_sub(low) <= len;
+    Some(BOUNDS.get()).filter(inside).or_else(|| thread::signal_stack().filter(inside))
+}
+
 /// Requests the ends of this thread's stack.
 #[cold]
 fn request() {
@@ -145,6 +166,11 @@ impl StackNeed {
         code.saturating_add(self.reserve)
     }
 
+    /// Returns the room for nested frames of an interpreted run.
+    pub(crate) fn room(&self) -> Room {
+        Room { low: None, needed: NESTED.saturating_add(self.reserve) }
+    }
+
     /// Bytes of a stack that suffices for any run without tail calls.
     pub(crate) fn plain(&self) -> u64 {
         self.plain
@@ -162,20 +188,55 @@ impl StackNeed {
     #[cold]
     #[inline(never)]
     fn check_slowly(&self, roots: &dyn Roots, beside: u64) -> Result<(), Box<RunError>> {
-        if BOUNDS.get() == UNASKED {
-            request();
-        }
         let at = stack_pointer();
-        let inside = |&(low, len): &(u64, u64)| at.wrapping_sub(low) <= len;
-        let Some((low, _)) = Some(BOUNDS.get()).filter(inside).or_else(|| thread::signal_stack().filter(inside)) else {
-            return Ok(());
-        };
+        let Some((low, _)) = bounds_around(at) else { return Ok(()) };
         let left = at - low;
         if left >= self.worst {
             return Ok(());
         }
         let needed = roots.code_stack().saturating_add(beside).saturating_add(self.reserve);
         if left < needed { Err(Box::new(RunError::Stack { needed, left })) } else { Ok(()) }
+    }
+}
+
+/// The room for nested frames of one interpreted run, all of which are on one stack.
+#[derive(Debug)]
+pub(crate) struct Room {
+    /// The lowest usable address of the stack, 0 if it is unknown; `None` before the first nested frame.
+    low: Option<u64>,
+    /// Bytes for a nested frame and the host functions that it may call.
+    needed: u64,
+}
+
+/// The stack has no room for a nested frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NoRoom {
+    pub(crate) needed: u64,
+    pub(crate) left: u64,
+}
+
+impl Room {
+    /// The room of a replay, which belongs to no engine.
+    pub(crate) fn of_replay() -> Room {
+        Room { low: None, needed: NESTED + RESERVE + ENTRY }
+    }
+
+    /// Refuses a nested frame where less than its bytes are left.
+    #[inline(always)]
+    pub(crate) fn check(&mut self) -> Result<(), NoRoom> {
+        let at = stack_pointer();
+        let low = match self.low {
+            Some(low) => low,
+            None => self.find(at),
+        };
+        let (needed, left) = (self.needed, at.saturating_sub(low));
+        if left < needed { Err(NoRoom { needed, left }) } else { Ok(()) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find(&mut self, at: u64) -> u64 {
+        *self.low.insert(bounds_around(at).map_or(0, |(low, _)| low))
     }
 }
 

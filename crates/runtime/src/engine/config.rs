@@ -1,5 +1,6 @@
 //! The configuration of an engine.
 
+use crate::abi::machine_stack::RESERVE;
 use crate::abi::run::{PrintSink, Printed};
 use crate::context::network::Network;
 use crate::engine::BACKEND;
@@ -104,7 +105,7 @@ impl Default for Config {
             max_machine_stack: 256 * 1024,
             memory_limit: 64 << 30,
             object_memory_limit: 4 << 30,
-            stack_reserve: 16 * 1024,
+            stack_reserve: RESERVE,
             packs: bpf_prog_pack::Options::default(),
             limits: Limits::default(),
             #[cfg(native)]

@@ -87,11 +87,12 @@ pub enum RunError {
         /// The least address of memory for programs.
         least: usize,
     },
-    /// The stack of the calling thread, or of the signal handler, may not suffice. The program did not begin.
+    /// The stack of the calling thread, of the signal handler, or of the run may not suffice. The program did not
+    /// begin, or an interpreted run ended at a call.
     #[error("the run may need {needed} bytes of machine stack, and {left} are left")]
     Stack {
-        /// The worst case: the program with its subprograms, callbacks and tail calls, and
-        /// [`crate::Config::stack_reserve`].
+        /// The worst case, with [`crate::Config::stack_reserve`]: of the program with its subprograms, callbacks and
+        /// tail calls, or of the function that an interpreted program calls.
         needed: u64,
         /// Bytes of stack that are left.
         left: u64,

@@ -31,6 +31,9 @@ pub(crate) struct Part {
     pub(crate) writable: bool,
 }
 
+/// Bytes that are kept for later runs, however short the contexts are.
+const KEPT: usize = 16 << 10;
+
 /// The memory of one run before it. Reused, it allocates nothing for a context that is not longer than all before.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Image {
@@ -72,6 +75,18 @@ impl Image {
                 // the context.
                 unsafe { self.add(core::ptr::with_exposed_provenance(start), len, writable) };
             }
+        }
+    }
+
+    /// Bytes of its memory.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes.capacity() + size_of::<Part>() * self.parts.capacity()
+    }
+
+    /// Gives memory back that a much longer context has needed.
+    pub(crate) fn shrink(&mut self) {
+        if self.bytes.capacity() / 4 > self.bytes.len().max(KEPT) {
+            self.bytes.shrink_to_fit();
         }
     }
 

@@ -8,6 +8,7 @@ mod dynptrs;
 pub(crate) mod given;
 
 use crate::abi::limits::Checks;
+use crate::abi::machine_stack::{NoRoom, Room};
 use crate::abi::run::{Run, word};
 use crate::abi::stop::OUT_OF_BOUNDS;
 use crate::call::spent::{Renewed, renew};
@@ -104,8 +105,9 @@ pub(crate) unsafe fn run_watched<W: Watch>(
     // SAFETY: the caller's contract: the parts agree with the layout.
     unsafe { given::sockets(program.layout, parts) }.for_each(|socket| granted.add_socket(socket, false));
     granted.keep();
-    let (locks, stashed) = (Vec::new(), Default::default());
-    let mut host = Host { run, entered: Vec::new(), granted, locks, sections: [0; 2], callbacks: 0, stashed, watch };
+    let (locks, stashed, room) = (Vec::new(), Default::default(), program.engine.0.runs.config.stack.room());
+    let (entered, sections) = (Vec::new(), [0; 2]);
+    let mut host = Host { run, entered, granted, locks, sections, callbacks: 0, stashed, room, watch };
     let (mut machine, code) = (Machine::new(memory, options), Running(program, what, 0));
     let result = match start {
         Start::Program => machine.run(&mut host, &code, [r1, parts.context_len as u64]),
@@ -152,6 +154,7 @@ fn reason(stop: Stop, late: bool) -> RunError {
         StopKind::Interrupted if late => RunError::Deadline { insn, origin: None },
         StopKind::Interrupted => RunError::Interrupted { insn, origin: None },
         StopKind::Helper(error) => RunError::Host { source: HelperError::Failed(error), insn, origin: None },
+        StopKind::Stack { needed, left } => RunError::Stack { needed, left },
         StopKind::NotAdmitted => RunError::Access { what: OUT_OF_BOUNDS.into(), insn, origin: None },
         kind => RunError::Access { what: kind.to_string(), insn, origin: None },
     }
@@ -183,6 +186,7 @@ struct Host<'p, W> {
     callbacks: u32,
     /// The object, or 0, that a load from a map's value has found: others may have changed that since.
     stashed: [AtomicU8; 8],
+    room: Room,
     watch: W,
 }
 
@@ -721,6 +725,11 @@ impl<'p, W: Watch> Env for Host<'p, W> {
         }
         // SAFETY: the run is this thread's. One tick more than emitted code, which has paid for this one.
         Ok(unsafe { (*self.run).ctx.budget }.max(0).unsigned_abs() + 1)
+    }
+
+    #[inline(always)]
+    fn enters(&mut self, _: &Machine<'_>) -> Result<(), StopKind> {
+        self.room.check().map_err(|NoRoom { needed, left }| StopKind::Stack { needed, left })
     }
 
     fn helper(&mut self, id: u32, args: [u64; 5], caller: &mut Caller<'_, '_, Running<'p>>) -> Result<u64, Stop> {

@@ -15,7 +15,7 @@ use crate::exec::watch::{Place, Watch};
 use crate::program::interpreted::Interpreted;
 use crate::program::loaded::Loaded;
 use bpf_interp::{Machine, Stop};
-use bpf_isa::{Insn, InsnIdx, Reg};
+use bpf_isa::{Callee, Insn, InsnIdx, Reg};
 use bpf_verifier::{ArgKind, DYNPTR, Effect, HelperProto, Ret};
 use std::sync::Arc;
 
@@ -62,10 +62,15 @@ impl Entered {
         Entered { what: Arc::clone(what), listing: Listing::of(loaded, what), unrecorded }
     }
 
-    /// Bytes of the instructions and of the source lines.
+    /// Bytes of the instructions, of their calls, jumps and functions, and of the listing.
     fn bytes(&self) -> usize {
-        let lines = self.listing.lines.iter().map(|line| size_of_val(line) + line.file.len() + line.text.len());
-        size_of_val(self.what.program.insns()) + size_of_val(&*self.listing.insns) + lines.sum::<usize>()
+        let (program, Listing { name, insns, lines, functions, fields }) = (&self.what.program, &self.listing);
+        let lines = lines.iter().map(|line| size_of_val(line) + line.file.len() + line.text.len());
+        let functions = functions.iter().map(|function| size_of_val(function) + function.name.len());
+        let fields = fields.iter().map(|field| size_of_val(field) + field.name.len());
+        let listed = lines.sum::<usize>() + functions.sum::<usize>() + fields.sum::<usize>();
+        let known = size_of_val(program.calls()) + size_of_val(program.flow()) + size_of_val(program.subprogs());
+        name.len() + size_of_val(program.insns()) + size_of_val(&**insns) + known + listed
     }
 }
 
@@ -74,10 +79,21 @@ pub(crate) fn unrecorded(what: &Interpreted) -> Option<(InsnIdx, &'static str)> 
     if let Some((_, insns)) = &what.left.arena {
         return Some((insns.first().copied().unwrap_or(InsnIdx(0)), "an access to an arena"));
     }
+    if !edges_fit(&what.program) {
+        let through = |insn: &Insn| matches!(insn, Insn::Call(Callee::Reg(_)));
+        let at = what.program.insns().iter().position(through).unwrap_or(0);
+        return Some((InsnIdx(crate::num::small(at)), "a call through a register that may reach very many functions"));
+    }
     let packet = |insn: &Insn| matches!(insn, Insn::LoadAbs { .. } | Insn::LoadInd { .. });
     let at = what.program.insns().iter().position(packet)?;
     // Programs have fewer instructions than 2^32.
     Some((InsnIdx(crate::num::small(at)), "LD_ABS or LD_IND"))
+}
+
+/// Whether the calls of a program, each with all that it may call, take no more than a few times the bytes of its
+/// instructions. Calls through registers may have 65,536 in a program of 12 KiB, and a recording thousands of programs.
+pub(crate) fn edges_fit(program: &bpf_isa::Program) -> bool {
+    program.calls().len() <= 4 * program.insns().len() + 256
 }
 
 /// Whether a function with this prototype may write the run's own memory: its stacks, the context, and the memory that
@@ -220,6 +236,13 @@ impl Logger {
 }
 
 impl Log {
+    /// Bytes of its memory.
+    pub(crate) fn memory(&self) -> usize {
+        self.events.capacity()
+            + size_of::<usize>() * self.entered.capacity()
+            + size_of::<u64>() * self.frames.capacity()
+    }
+
     /// Forgets the run of this log.
     pub(crate) fn clear(&mut self) {
         self.events.clear();

@@ -124,7 +124,8 @@ impl Loaded {
         .map_err(Box::new)
     }
 
-    /// Interprets it once, and tells `watch` of the run. `what` has its instructions.
+    /// Interprets it once, under these limits if there are any, and tells `watch` of the run. `what` has its
+    /// instructions.
     ///
     /// # Safety
     /// As for [`Loaded::run`].
@@ -133,14 +134,19 @@ impl Loaded {
         what: &Arc<Interpreted>,
         host: *mut (),
         parts: Parts,
+        limits: Option<&RunLimits>,
         watch: W,
     ) -> Result<u64, RunError> {
         let guard = self.engine.0.domain.enter_run()?;
         let runs = &self.engine.0.runs;
-        begin::begin(runs, guard, host, parts, self.terms(), self, |run, parts| {
+        let code = |run, parts| {
             // SAFETY: the caller vouches for the parts; the run is one of this thread.
             unsafe { interp::run_watched(self, what, run, parts, Start::Program, watch) }
-        })
+        };
+        let Some(limits) = limits else { return begin::begin(runs, guard, host, parts, self.terms(), self, code) };
+        let named = || std::iter::once(self.limited());
+        let limits = Limits::new(limits, runs, self.checks, named).map_err(|error| *error)?;
+        begin::begin_limited(runs, guard, host, parts, (self.terms(), limits), self, code)
     }
 
     /// Runs it as a part of `run`.

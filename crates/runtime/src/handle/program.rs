@@ -189,7 +189,8 @@ impl<C: Context, H: 'static> Program<C, H> {
         }
         let (parts, mut observing) = (C::parts(&mut data), Observing::new(observer));
         // SAFETY: as in `run`.
-        let run = || unsafe { self.loaded.run_watched(what, core::ptr::from_mut(host).cast(), parts, &mut observing) };
+        let run =
+            || unsafe { self.loaded.run_watched(what, core::ptr::from_mut(host).cast(), parts, None, &mut observing) };
         // A subscriber that is told of the stop may panic, while the observer's panic is kept.
         let result = catch_unwind(AssertUnwindSafe(run));
         observing.finish(result)

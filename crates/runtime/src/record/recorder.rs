@@ -4,6 +4,7 @@
 //! Recorded runs of all other programs are interpreted, with a log of their inputs ([`crate::exec::log`]). Runs without
 //! a recorder stay machine code.
 
+use crate::abi::limits::RunLimits;
 use crate::context::Context;
 use crate::error::RunError;
 use crate::error::record::RecordError;
@@ -194,7 +195,26 @@ impl<C: Context, H: 'static> Recorder<C, H> {
     /// # Errors
     /// [`RunError`]: the run ended without a result. It is kept, too.
     #[inline]
-    pub fn run(&mut self, host: &mut H, mut data: C::Data<'_, '_>) -> Result<u64, RunError> {
+    pub fn run(&mut self, host: &mut H, data: C::Data<'_, '_>) -> Result<u64, RunError> {
+        self.run_under(host, data, None)
+    }
+
+    /// Runs the program once under limits, as [`Program::run_with`], and keeps the run as [`Recorder::run`] does.
+    ///
+    /// # Errors
+    /// As for [`Program::run_with`].
+    #[inline]
+    pub fn run_with(&mut self, host: &mut H, data: C::Data<'_, '_>, limits: &RunLimits) -> Result<u64, RunError> {
+        self.run_under(host, data, Some(limits))
+    }
+
+    #[inline]
+    fn run_under(
+        &mut self,
+        host: &mut H,
+        mut data: C::Data<'_, '_>,
+        limits: Option<&RunLimits>,
+    ) -> Result<u64, RunError> {
         let parts = C::parts(&mut data);
         // A refused run reads nothing.
         parts.check().map_err(|error| *error)?;
@@ -212,18 +232,26 @@ impl<C: Context, H: 'static> Recorder<C, H> {
         slot.end = None;
         // SAFETY: `Context` promises parts that are valid while `data` is borrowed, and that agree with its layout.
         unsafe { slot.image.take(&self.what.places, parts) };
+        slot.image.shrink();
         let result = match self.mode {
             RecordMode::Interpreted => {
                 let own = slot.image.own(&self.what.places);
                 let logging = Logging::begin(&mut slot.log, &mut self.logger, self.options.run_bytes, own);
                 // SAFETY: as in `Program::run`.
-                let result = unsafe { loaded.run_watched(&self.what, host, parts, logging) };
+                let result = unsafe { loaded.run_watched(&self.what, host, parts, limits, logging) };
                 // SAFETY: `data` is still borrowed, and with it what the parts lead to.
                 slot.log.after = unsafe { slot.image.digest_now(&self.what.places) };
                 result
             }
-            // SAFETY: as in `Program::run`.
-            RecordMode::Context => unsafe { loaded.run(host, parts) },
+            RecordMode::Context => match limits {
+                // SAFETY: as in `Program::run`.
+                None => unsafe { loaded.run(host, parts) },
+                Some(limits) => {
+                    let guard = loaded.engine.0.domain.enter_run()?;
+                    // SAFETY: as in `Program::run`.
+                    unsafe { loaded.run_limited(guard, host, parts, limits) }
+                }
+            },
         };
         slot.end = Some(match &result {
             Ok(r0) => Ok(*r0),
@@ -274,7 +302,7 @@ impl<C: Context, H: 'static> Recorder<C, H> {
     /// from outside; the programs that tail calls have entered; and buffers of about twice the memory of one run, its
     /// stacks included, once a recorded run has called a function that may write there.
     pub fn bytes(&self) -> usize {
-        let kept = self.slots.iter().map(|slot| slot.image.bytes.len() + slot.log.events.capacity());
+        let kept = self.slots.iter().map(|slot| slot.image.memory() + slot.log.memory());
         kept.sum::<usize>() + self.logger.bytes()
     }
 }

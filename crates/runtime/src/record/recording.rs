@@ -7,7 +7,7 @@
 use crate::error::record::{RecordingError, RecordingMismatch};
 use crate::exec::image::{Image, Part};
 use crate::exec::listing::{ListedField, ListedFunction, ListedLine, Listing};
-use crate::exec::log::{MAX_ENTERED, digest};
+use crate::exec::log::{MAX_ENTERED, digest, edges_fit};
 use crate::program::interpreted::Interpreted;
 use crate::record::bytes::{Listed, Reader, Write};
 use bpf_interp::MAX_TAIL_CALLS;
@@ -251,6 +251,9 @@ fn code(from: &mut Reader<'_>) -> Result<Code, RecordingError> {
         Ok(program) => program,
         Err(error) => return from.error(at, format!("instructions: {error}")),
     };
+    if !edges_fit(&program) {
+        return from.error(at, "instructions: calls through registers may call many functions from many others");
+    }
     let lines = from.list(&LINES, |from| {
         let (insn, line) = (InsnIdx(from.u32()?), from.u32()?);
         Ok(ListedLine { insn, line, file: from.text()?, text: from.text()? })

@@ -8,6 +8,7 @@
 //! instructions, with the same result and the same memory. So what a replay shows is the recorded run, or it ends with
 //! [`ReplayError::Differs`].
 
+use crate::abi::machine_stack::{NoRoom, Room};
 use crate::error::record::{RecordingError, ReplayError};
 use crate::exec::image::Part;
 use crate::exec::log::{digest, kind, loaded};
@@ -15,7 +16,7 @@ use crate::exec::observed::{Observed, Observer};
 use crate::exec::watch::Place;
 use crate::record::bytes::Reader;
 use crate::record::recording::{Code, End, Logged, Recorded, Recording, Rights};
-use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop};
+use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{Imm64, Insn, InsnIdx, Program};
 use core::borrow::Borrow;
 use core::sync::atomic::AtomicU8;
@@ -26,8 +27,8 @@ const DEFAULT_STEPS: u64 = 1 << 24;
 const STACK_STEP: u64 = 256;
 /// An access looks for its memory part by part, and counts as one instruction more for each so many.
 const PARTS_STEP: usize = 64;
-/// Functions that have begun and not returned, at most. Each takes a few KiB of the thread's stack. A run whose tail
-/// calls are in the main program has at most 8.
+/// Functions that have begun and not returned, at most, and fewer on a small stack ([`Room`]): each takes a few KiB of
+/// the thread's stack. A run whose tail calls are in the main program has at most 8.
 const MAX_FUNCTIONS: usize = 128;
 
 /// A run that was repeated.
@@ -121,7 +122,8 @@ impl Recording {
             steps: 0,
             fuel: steps,
             is_spent: false,
-            is_deep: false,
+            deep: None,
+            room: Room::of_replay(),
             code: At(0, &self.codes[0]),
             entered: &log.entered,
             tail_calls: 0,
@@ -133,6 +135,9 @@ impl Recording {
             ended: false,
             observer,
         };
+        if env.room.check().is_err() {
+            return Err(ReplayError::TooDeep { limit: 0 });
+        }
         let (r1, r2) = image.parts.first().map_or((0, 0), |part| (part.start, part.len as u64));
         let result = machine.run(&mut env, &At(0, &self.codes[0]), [r1, r2]);
         let (insn, step) = (env.at, env.steps.saturating_sub(1));
@@ -144,8 +149,8 @@ impl Recording {
         if env.is_spent {
             return Err(ReplayError::TooLong { limit: steps });
         }
-        if env.is_deep {
-            return Err(ReplayError::TooDeep { limit: MAX_FUNCTIONS });
+        if let Some(limit) = env.deep {
+            return Err(ReplayError::TooDeep { limit });
         }
         if let Some(what) = env.wrong {
             return differs(what);
@@ -242,8 +247,9 @@ struct Replay<'r, 'o> {
     /// Instructions that the caller still allows, and whether there were too few.
     fuel: u64,
     is_spent: bool,
-    /// Whether more functions have begun and not returned than a replay may have.
-    is_deep: bool,
+    /// Number of functions that may have begun and not returned, if the run has more.
+    deep: Option<usize>,
+    room: Room,
     /// The program of the instruction.
     code: At<'r>,
     /// The place in the recording of each program that a tail call may enter.
@@ -392,6 +398,17 @@ impl<'r> Replay<'r, '_> {
 impl<'r> Env for Replay<'r, '_> {
     type Code = At<'r>;
 
+    fn enters(&mut self, machine: &Machine<'_>) -> Result<(), StopKind> {
+        if machine.frames() >= MAX_FUNCTIONS {
+            self.deep = Some(MAX_FUNCTIONS);
+            return Err(StopKind::CallDepth);
+        }
+        self.room.check().map_err(|NoRoom { needed, left }| {
+            self.deep = Some(machine.frames());
+            StopKind::Stack { needed, left }
+        })
+    }
+
     fn helper(&mut self, _: u32, _: [u64; 5], caller: &mut Caller<'_, '_, At<'r>>) -> Result<u64, Stop> {
         self.call(caller)
     }
@@ -456,8 +473,7 @@ impl<'r> Env for Replay<'r, '_> {
         let accesses = calls || insn.is_some_and(|insn| insn.memory_access().is_some());
         let parts = if accesses { (self.parts + machine.frames()) / PARTS_STEP } else { 0 };
         let stack = if calls { self.stack_steps } else { 0 };
-        self.is_deep |= machine.frames() > MAX_FUNCTIONS;
-        if self.is_deep || !self.spend(1 + parts as u64 + stack) {
+        if !self.spend(1 + parts as u64 + stack) {
             return;
         }
         (self.code, self.at) = (*step.code, step.at);
@@ -467,7 +483,7 @@ impl<'r> Env for Replay<'r, '_> {
     }
 
     fn admits(&mut self, _: &Step<'_, At<'r>>) -> bool {
-        let goes_on = !self.ended && !self.is_over && !self.is_spent && !self.is_deep && self.wrong.is_none();
+        let goes_on = !self.ended && !self.is_over && !self.is_spent && self.deep.is_none() && self.wrong.is_none();
         goes_on && !self.has_failed()
     }
 }

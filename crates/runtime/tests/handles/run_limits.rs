@@ -453,3 +453,35 @@ fn deadlines_of_engines_that_are_gone() {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+/// A function of a limited program that makes a tail call returns to that program, which is under its own limits again.
+#[test]
+fn limits_hold_again_after_a_tail_call_of_a_function() {
+    use bpf_runtime::observe::RecorderOptions;
+    let held = |rest: &str| format!("call f\n{rest}\nf: r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 1\nexit");
+    let counts = held("r6 = 0\nagain: r6 += 1\nif r6 < 100000 goto again\nr0 = 3\nexit");
+    let forever = held("again: r6 = 1\ngoto again");
+    for engine in engines(|config| config) {
+        let linker = Linker::<()>::new(&engine);
+        let array = ProgArray::<Raw, ()>::create(&engine, "next", 1).unwrap();
+        let plain = |text: &str| {
+            linker.loader::<Raw>().recordable(true).prog_arrays(&[&array]).insns("plain", assemble(text).unwrap())
+        };
+        array.set(0, &plain("r0 = 7\nexit").unwrap()).unwrap();
+        let loader = || linker.loader::<Raw>().hybrid(true).recordable(true).prog_arrays(&[&array]);
+        let budget: Program<Raw, ()> = loader().budget(1000).insns("held", assemble(&counts).unwrap()).unwrap();
+        assert!(is_budget(&budget.run(&mut (), &mut [])));
+        assert!(is_budget(&budget.run_observed(&mut (), &mut [], &mut ())));
+        if let Ok(mut recorder) = budget.recorder(RecorderOptions::new()) {
+            assert!(is_budget(&recorder.run(&mut (), &mut [])));
+        }
+        let held = loader().budget(u64::MAX).interruptible(true).insns("held", assemble(&forever).unwrap()).unwrap();
+        let limits = RunLimits::new().deadline(engine.deadline_in(Duration::from_millis(20)).unwrap());
+        assert!(matches!(held.run_with(&mut (), &mut [], &limits), Err(RunError::Deadline { .. })));
+        // The other way round: a program without a budget is under none when the limited one has returned.
+        let limited = loader().budget(10).insns("limited", assemble("r0 = 7\nexit").unwrap()).unwrap();
+        array.set(0, &limited).unwrap();
+        assert_eq!(plain(&counts).unwrap().run(&mut (), &mut []).unwrap(), 3);
+        array.clear(0).unwrap();
+    }
+}
