@@ -512,9 +512,7 @@ impl One<'_, '_> {
     /// `csel`: the first value if the condition holds.
     fn selection(&self, moved: Value, kept: Value, condition: u32) -> Value {
         let here = self.here(0);
-        let plain = Value::named(here, moved.either(&kept)).up_to(moved.most.max(kept.most));
-        let grown = moved.grown || kept.grown;
-        let plain = Value { carried: grown || moved.carried || kept.carried, grown, ..plain };
+        let plain = moved.or(kept, here);
         let Some(flags) = self.state.flags.filter(|_| self.whole() && self.arm.is_settled(self.at)) else {
             return plain;
         };

@@ -263,6 +263,17 @@ impl Value {
         }
     }
 
+    /// The value of a selection of this or the other, whatever decides it.
+    pub(super) fn or(self, other: Value, here: Name) -> Value {
+        let frame = match (self.frame, other.frame) {
+            (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),
+            _ => None,
+        };
+        let grown = self.grown || other.grown;
+        let value = Value::named(here, self.either(&other)).up_to(self.most.max(other.most));
+        Value { frame, carried: grown || self.carried || other.carried, grown, ..value }
+    }
+
     /// The value after a join of two paths.
     pub(super) fn join(self, other: Value, joined: Name, widen: bool) -> Value {
         if self == other {

@@ -826,9 +826,7 @@ impl One<'_, '_> {
     fn selection(&mut self, here: Name) -> Result<Value, Why> {
         // With the condition, without it.
         let (moved, kept) = (self.read(1)?, self.read(0)?);
-        let plain = Value::named(here, moved.either(&kept)).up_to(moved.most.max(kept.most));
-        let grown = moved.grown || kept.grown;
-        let plain = Value { carried: grown || moved.carried || kept.carried, grown, ..plain };
+        let plain = moved.or(kept, here);
         let Some(Flags { a: compared, b: limit }) = self.state.flags.filter(|_| self.width() == 8) else {
             return Ok(plain);
         };
