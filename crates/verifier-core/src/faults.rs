@@ -62,6 +62,8 @@ mod with {
         SizeUncounted,
         /// A store at a variable place of the stack leaves the values of the slots there.
         StoreKeepsSlots,
+        /// An atomic access need not be aligned.
+        AtomicUnaligned,
         /// A number is less than its quotient says by one.
         QuotientTooSmall,
     }

@@ -32,6 +32,11 @@ fn bytes_of(size: Size) -> Form {
     Form::constant(size.bytes().into())
 }
 
+/// Whether each number of the set is a multiple of the size, a power of two: the low bits of all of them are 0.
+fn is_multiple(word: &Scalar, size: Size) -> bool {
+    word.bits().max() & u64::from(size.bytes() - 1) == 0
+}
+
 impl Checker<'_> {
     /// Proves that `size` bytes at `pointer + off` may be accessed. `size` is not negative.
     pub(crate) fn place(
@@ -359,18 +364,21 @@ impl Checker<'_> {
         if op == AtomicOp::CmpXchg {
             self.number(state, Reg::R0)?;
         }
-        // Atomic accesses must be aligned: a constant, aligned offset into memory whose start is aligned.
-        let at = pointer.offset.as_const().and_then(|at| at.checked_add(off.into()));
-        let aligned = at.is_some_and(|at| at.rem_euclid(size.bytes().into()) == 0);
+        // Atomic accesses must be aligned: an aligned offset into memory whose start is aligned to 8 bytes.
+        let at = pointer.offset.shifted(off.into()).ok_or(Why::Internal("an offset out of range"))?;
+        let aligned = is_multiple(&state.known.word(&at), size) || planted!(AtomicUnaligned);
         if !aligned || !matches!(pointer.base, Base::MapValue(_) | Base::Stack(_)) {
-            return Err(Why::Unsupported("atomics on other than a map's value or the stack, at a constant offset"));
+            return Err(Why::Unsupported("atomics on other than a map's value or the stack, at an aligned offset"));
         }
         let place = self.place(state, base, (&pointer, off.into()), &bytes_of(size), Access::ReadWrite)?;
         self.note(place)?;
-        if let Place::Stack { frame, depth, size, .. } = place {
-            self.readable(state, frame, depth, size)?;
+        if let Place::Stack { frame, depth, size: span, exact } = place {
+            self.readable(state, frame, depth, span)?;
             let frame = state.frames.get_mut(frame).ok_or(Why::Internal("no such frame"))?;
-            frame.stack.write_number(depth, size);
+            match exact {
+                true => frame.stack.write_number(depth, span),
+                false => frame.stack.write_within(depth, span),
+            }
         }
         if let Some(result) = op.result(src) {
             let old = self.any(state, size)?;

@@ -19,12 +19,13 @@ pub(super) const FOUND: &[Fault] = &[
     Fault::OrderIsStrict,
     Fault::SizeUncounted,
     Fault::StoreKeepsSlots,
+    Fault::AtomicUnaligned,
     Fault::QuotientTooSmall,
     Fault::SplitDropsCase,
 ];
 
 /// A fault, a safe program, and its unsafe twin.
-const CASES: [(Fault, &str, &str); 9] = [
+const CASES: [(Fault, &str, &str); 10] = [
     // The cursor moves by more than the rest of the buffer shrinks.
     (
         Fault::RegistersUncompared,
@@ -74,6 +75,14 @@ const CASES: [(Fault, &str, &str); 9] = [
          *(u8 *)(r4 - 16) = 200; r5 = *(u64 *)(r10 - 8); r1 += r5; r0 = *(u8 *)(r1 + 0); exit",
         "r0 = 0; if r2 == 0 goto +9; *(u64 *)(r10 - 8) = 0; r3 = *(u8 *)(r1 + 0); r3 &= 7; r4 = r10; r4 += r3; \
          *(u8 *)(r4 - 8) = 200; r5 = *(u64 *)(r10 - 8); r1 += r5; r0 = *(u8 *)(r1 + 0); exit",
+    ),
+    // An atomic at a variable place of the stack.
+    (
+        Fault::AtomicUnaligned,
+        "r0 = 0; if r2 == 0 goto +8; *(u64 *)(r10 - 8) = 0; *(u64 *)(r10 - 16) = 0; r3 = *(u8 *)(r1 + 0); r3 &= 12; \
+         r4 = r10; r4 += r3; r5 = 1; lock *(u32 *)(r4 - 16) += r5; exit",
+        "r0 = 0; if r2 == 0 goto +8; *(u64 *)(r10 - 8) = 0; *(u64 *)(r10 - 16) = 0; r3 = *(u8 *)(r1 + 0); r3 &= 6; \
+         r4 = r10; r4 += r3; r5 = 1; lock *(u32 *)(r4 - 16) += r5; exit",
     ),
     // The remainder by 2 is 1 for some lengths.
     (
