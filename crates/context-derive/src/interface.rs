@@ -70,7 +70,7 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
             true => (quote!(call_async), otherwise),
             false => (quote!(call), otherwise),
         };
-        let called = quote!(self.ops.0.#call(#at, self.host, &mut *#argument, self.limits));
+        let called = quote!(self.ops.0.#call(#at, &mut self.host, &mut *#argument, self.limits));
         let called = if waits { quote!(#called.await?) } else { quote!(#called?) };
         let body = quote! {
             match #called {
@@ -100,22 +100,22 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
         #input
 
         #[doc = #doc]
-        #vis struct #ops<H>(::bpf_runtime::interfaces::Table<#context, H>);
+        #vis struct #ops<H: ?::core::marker::Sized>(::bpf_runtime::interfaces::Table<#context, H>);
 
-        impl<H> ::core::clone::Clone for #ops<H> {
+        impl<H: ?::core::marker::Sized> ::core::clone::Clone for #ops<H> {
             fn clone(&self) -> Self {
                 #ops(::core::clone::Clone::clone(&self.0))
             }
         }
 
-        impl<H> ::core::fmt::Debug for #ops<H> {
+        impl<H: ?::core::marker::Sized> ::core::fmt::Debug for #ops<H> {
             fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
                 f.debug_struct(::core::stringify!(#ops)).finish_non_exhaustive()
             }
         }
 
         #[allow(dead_code, reason = "not every host needs all of it")]
-        impl<H: 'static> #ops<H> {
+        impl<H: ::bpf_runtime::host::Host + ?::core::marker::Sized> #ops<H> {
             /// Loads the table with this name, whose members are checked against the methods.
             #vis fn load(
                 loader: ::bpf_runtime::Loader<'_, #context, H>,
@@ -139,8 +139,8 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
 
             /// Binds the host state for the following calls. Each call runs the version that is current when it
             /// begins.
-            #vis fn with<'a>(&'a self, host: &'a mut H) -> #with<'a, H> {
-                #with { ops: self, host, limits: ::core::option::Option::None }
+            #vis fn with<'a>(&'a self, host: &'a mut H::State<'_>) -> #with<'a, H> {
+                #with { ops: self, host: ::bpf_runtime::interfaces::Loan::new(host), limits: ::core::option::Option::None }
             }
 
             /// Replaces the programs by those of `new`, in one step, also while other threads call them.
@@ -161,22 +161,22 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
 
         #[doc = #doc_module]
         #[allow(dead_code, reason = "not every host makes many instances")]
-        #vis struct #module<H>(::bpf_runtime::interfaces::TableModule<#context, H>);
+        #vis struct #module<H: ?::core::marker::Sized>(::bpf_runtime::interfaces::TableModule<#context, H>);
 
-        impl<H> ::core::clone::Clone for #module<H> {
+        impl<H: ?::core::marker::Sized> ::core::clone::Clone for #module<H> {
             fn clone(&self) -> Self {
                 #module(::core::clone::Clone::clone(&self.0))
             }
         }
 
-        impl<H> ::core::fmt::Debug for #module<H> {
+        impl<H: ?::core::marker::Sized> ::core::fmt::Debug for #module<H> {
             fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
                 f.debug_struct(::core::stringify!(#module)).finish_non_exhaustive()
             }
         }
 
         #[allow(dead_code, reason = "not every host makes many instances")]
-        impl<H: 'static> #module<H> {
+        impl<H: ::bpf_runtime::host::Host + ?::core::marker::Sized> #module<H> {
             /// Makes an instance with the options that `options` adds: a name, an account, maps, a budget.
             #vis fn make<'m>(
                 &'m self,
@@ -196,14 +196,14 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
         #[doc = #doc_with]
         #[derive(Debug)]
         #[must_use = "its methods run the programs"]
-        #vis struct #with<'a, H> {
+        #vis struct #with<'a, H: ?::core::marker::Sized> {
             ops: &'a #ops<H>,
-            host: &'a mut H,
+            host: ::bpf_runtime::interfaces::Loan<'a, H>,
             limits: ::core::option::Option<&'a ::bpf_runtime::RunLimits>,
         }
 
         #[allow(dead_code, reason = "not every host limits its calls")]
-        impl<'a, H> #with<'a, H> {
+        impl<'a, H: ?::core::marker::Sized> #with<'a, H> {
             /// Sets limits that apply to each call by itself: a budget, a deadline, a handle to interrupt it. Calls
             /// of a program that was loaded without the needed checks fail (`RunError::Unlimited`).
             #vis fn limits(mut self, limits: &'a ::bpf_runtime::RunLimits) -> Self {
@@ -212,7 +212,7 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
             }
         }
 
-        impl<H: #bound 'static> #ident for #with<'_, H> {
+        impl<H: #bound ::bpf_runtime::host::Host + ?::core::marker::Sized> #ident for #with<'_, H> {
             #(#implementations)*
         }
     })

@@ -127,6 +127,7 @@ pub mod hook {
 /// Types of a host's functions ([`Linker::func_named`]) and of its contexts ([`Context`]).
 pub mod host {
     pub use crate::call::described::HostValue;
+    pub use crate::call::state::{Borrowed, Host, HostState};
     pub use crate::call::types::IntTypes;
     pub use crate::call::{AsyncArg, HostArg, HostRet, IntoAsyncFn, IntoHostFn, Pinned, PinnedMap, PinnedValue};
     pub use crate::context::derive::ContextField;

@@ -96,7 +96,7 @@ impl fmt::Debug for RunConfig {
 #[repr(C)]
 pub(crate) struct Run {
     pub(crate) ctx: RunCtx,
-    /// The `&mut H` that the run was given.
+    /// The `&mut H::State` that the run was given.
     pub(crate) host: *mut (),
     /// The engine's, which outlives the run.
     pub(crate) config: *const RunConfig,

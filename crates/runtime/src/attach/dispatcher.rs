@@ -14,6 +14,7 @@ use crate::abi::begin;
 use crate::abi::limits::RunLimits;
 use crate::abi::run::Run;
 use crate::attach::published::{Counters, List, ListError, Listed, ProgramStats, Published, ReclaimOnDrop};
+use crate::call::state::{Host, Loan};
 use crate::context::{Context, Parts};
 use crate::engine::Engine;
 use crate::engine::debug;
@@ -146,7 +147,7 @@ pub struct DispatcherStats {
 /// assert_eq!(dispatcher.call(&udp, &mut (), &mut [])?, 17, "by an indirect call");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Dispatcher<C, H = ()> {
+pub struct Dispatcher<C, H: ?Sized = ()> {
     engine: Engine,
     /// Its entry is null while statistics are on.
     tree: bpf_dispatcher::Dispatcher,
@@ -156,25 +157,25 @@ pub struct Dispatcher<C, H = ()> {
     _reclaim: ReclaimOnDrop,
 }
 
-struct State<C, H> {
+struct State<C, H: ?Sized> {
     attached: Vec<Attached<C, H>>,
     statistics: bool,
 }
 
 /// An attached program. The entry keeps the program, so that its address is not reused.
-struct Attached<C, H> {
+struct Attached<C, H: ?Sized> {
     program: Program<C, H>,
     references: usize,
     counters: Arc<Counters>,
 }
 
-impl<C, H> fmt::Debug for Dispatcher<C, H> {
+impl<C, H: ?Sized> fmt::Debug for Dispatcher<C, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Dispatcher").field("tree", &self.tree).finish_non_exhaustive()
     }
 }
 
-impl<C: Context, H: 'static> Dispatcher<C, H> {
+impl<C: Context, H: Host + ?Sized> Dispatcher<C, H> {
     /// A dispatcher without programs.
     ///
     /// # Errors
@@ -206,11 +207,16 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     /// # Errors
     /// [`RunError`]: the run ended without a result.
     #[inline(always)]
-    pub fn call(&self, program: &Program<C, H>, host: &mut H, mut data: C::Data<'_, '_>) -> Result<u64, RunError> {
+    pub fn call(
+        &self,
+        program: &Program<C, H>,
+        host: &mut H::State<'_>,
+        mut data: C::Data<'_, '_>,
+    ) -> Result<u64, RunError> {
         let parts = C::parts(&mut data);
         // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this call,
         // and that agree with `C`'s layout, for which the program was loaded; `H` is the linker's.
-        unsafe { self.call_parts(program.loaded(), core::ptr::from_mut(host).cast(), parts) }
+        unsafe { self.call_parts(program.loaded(), Loan::<H>::new(host).pointer(), parts) }
     }
 
     /// Runs this program once, as [`Dispatcher::call`], under limits of this run alone, by an indirect call.
@@ -220,7 +226,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     pub fn call_with(
         &self,
         program: &Program<C, H>,
-        host: &mut H,
+        host: &mut H::State<'_>,
         data: C::Data<'_, '_>,
         limits: &RunLimits,
     ) -> Result<u64, RunError> {
@@ -408,13 +414,13 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     pub fn test_run(
         &self,
         program: &Program<C, H>,
-        host: &mut H,
+        host: &mut H::State<'_>,
         mut data: C::Data<'_, '_>,
         repeat: u32,
     ) -> Result<TestRun, DispatcherError> {
         self.attach(program)?;
         let parts = C::parts(&mut data);
-        let (host, repeat) = (core::ptr::from_mut(host).cast(), repeat.max(1));
+        let (host, repeat) = (Loan::<H>::new(host).pointer(), repeat.max(1));
         let start = Instant::now();
         let mut result = Ok(0);
         for _ in 0..repeat {
@@ -477,10 +483,10 @@ unsafe fn call_foreign(
     unsafe { program.run(host, Parts::of_slices(context, packet, memory)) }.map_err(Box::new)
 }
 
-fn position_of<C: Context, H: 'static>(attached: &[Attached<C, H>], program: &Program<C, H>) -> Option<usize> {
+fn position_of<C: Context, H: Host + ?Sized>(attached: &[Attached<C, H>], program: &Program<C, H>) -> Option<usize> {
     attached.iter().position(|known| Arc::ptr_eq(known.program.loaded(), program.loaded()))
 }
 
-fn not_attached<C: Context, H: 'static>(program: &Program<C, H>) -> DispatcherError {
+fn not_attached<C: Context, H: Host + ?Sized>(program: &Program<C, H>) -> DispatcherError {
     DispatcherError::NotAttached { program: ProgramName::of(program.loaded()) }
 }

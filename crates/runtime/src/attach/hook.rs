@@ -19,6 +19,7 @@ use crate::abi::watch::word_of;
 use crate::abi::whole::Ends;
 use crate::attach::hook_async::HookRunAsync;
 use crate::attach::published::{Counters, List, ListError, Listed, ProgramStats, Published, ReclaimOnDrop};
+use crate::call::state::{Host, Loan};
 use crate::context::{Context, Parts};
 use crate::engine::BACKEND;
 use crate::engine::Engine;
@@ -160,7 +161,7 @@ impl Attachment {
 /// assert_eq!(hook.run_on(&mut [1; 4])?, PASS);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Hook<C, H = ()> {
+pub struct Hook<C, H: ?Sized = ()> {
     engine: Engine,
     policy: HookPolicy,
     /// Whether its programs may be sleepable.
@@ -178,7 +179,7 @@ pub struct Hook<C, H = ()> {
 }
 
 /// The state of a hook that changes read and write, under its lock.
-pub(super) struct State<C, H> {
+pub(super) struct State<C, H: ?Sized> {
     attached: Vec<Attached<C, H>>,
     /// The published list of `attached`.
     list: Weak<List>,
@@ -193,7 +194,7 @@ pub(super) struct State<C, H> {
 }
 
 /// A change of the list.
-pub(super) enum Edit<C, H> {
+pub(super) enum Edit<C, H: ?Sized> {
     /// As [`Hook::attach_with`].
     Attach(Program<C, H>, Attachment),
     /// As [`Hook::attach_at`].
@@ -207,7 +208,7 @@ pub(super) enum Edit<C, H> {
 }
 
 /// A list and its image, built and not published yet.
-pub(super) struct Prepared<C, H> {
+pub(super) struct Prepared<C, H: ?Sized> {
     next: State<C, H>,
     /// `None`: the list is walked.
     image: Option<StagedImage>,
@@ -216,7 +217,7 @@ pub(super) struct Prepared<C, H> {
     from: u64,
 }
 
-impl<C, H> Prepared<C, H> {
+impl<C, H: ?Sized> Prepared<C, H> {
     /// The version that has made the list from which this was made.
     pub(super) fn from(&self) -> u64 {
         self.from
@@ -234,13 +235,13 @@ type Unready<C, H> = Box<(HookError, State<C, H>)>;
 /// The state that a change has replaced. To be dropped without the hook's lock: programs may own host closures whose
 /// `Drop` changes the hook.
 #[must_use = "a change is told of when it is finished"]
-pub(super) struct Replacing<C, H> {
+pub(super) struct Replacing<C, H: ?Sized> {
     old: State<C, H>,
     gone: Vec<Attached<C, H>>,
     made: u64,
 }
 
-impl<C: Context, H: 'static> Replacing<C, H> {
+impl<C: Context, H: Host + ?Sized> Replacing<C, H> {
     /// Reports the change and drops the programs that it removed, without the lock. Returns the edit that restores the
     /// list, and the version that made the current list.
     pub(super) fn finish(self, hook: &Hook<C, H>, finish: &mut Finish) -> (Edit<C, H>, u64) {
@@ -262,19 +263,19 @@ impl<C: Context, H: 'static> Replacing<C, H> {
     }
 }
 
-pub(super) struct Attached<C, H> {
+pub(super) struct Attached<C, H: ?Sized> {
     program: Program<C, H>,
     attachment: Attachment,
     counters: Arc<Counters>,
 }
 
-impl<C, H> Clone for Attached<C, H> {
+impl<C, H: ?Sized> Clone for Attached<C, H> {
     fn clone(&self) -> Self {
         Attached { program: self.program.clone(), attachment: self.attachment, counters: Arc::clone(&self.counters) }
     }
 }
 
-impl<C: Context, H: 'static> Attached<C, H> {
+impl<C: Context, H: Host + ?Sized> Attached<C, H> {
     fn new(program: &Program<C, H>, attachment: Attachment) -> Self {
         Attached { program: program.clone(), attachment, counters: Arc::default() }
     }
@@ -295,14 +296,14 @@ impl<C: Context, H: 'static> Attached<C, H> {
     }
 }
 
-impl<C, H> fmt::Debug for Hook<C, H> {
+impl<C, H: ?Sized> fmt::Debug for Hook<C, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hook").field("policy", &self.policy).finish_non_exhaustive()
     }
 }
 
 /// A run of an image is stopped in one of the programs on the list, or in the target of a tail call of one.
-impl<C, H> Roots for Hook<C, H> {
+impl<C, H: ?Sized> Roots for Hook<C, H> {
     fn explain(&self, error: RunError, at: StoppedAt) -> RunError {
         // SAFETY: inside the run's guard.
         let list = unsafe { self.list.get() };
@@ -321,12 +322,12 @@ impl<C, H> Roots for Hook<C, H> {
 }
 
 /// A run of this list of the hook. The hook may have another list when a program fails.
-struct RunOf<'l, C, H> {
+struct RunOf<'l, C, H: ?Sized> {
     hook: &'l Hook<C, H>,
     list: &'l List,
 }
 
-impl<C, H> Roots for RunOf<'_, C, H> {
+impl<C, H: ?Sized> Roots for RunOf<'_, C, H> {
     fn explain(&self, error: RunError, at: StoppedAt) -> RunError {
         locate(self.list.iter().map(|listed| &*listed.program), error, &at)
     }
@@ -336,7 +337,7 @@ impl<C, H> Roots for RunOf<'_, C, H> {
     }
 }
 
-impl<C: Context, H: 'static> Hook<C, H> {
+impl<C: Context, H: Host + ?Sized> Hook<C, H> {
     /// A hook without programs.
     ///
     /// # Errors
@@ -384,9 +385,9 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// # Errors
     /// [`RunError`]: a program ended without a result; those after it did not run.
     #[inline(always)]
-    pub fn run(&self, host: &mut H, mut data: C::Data<'_, '_>) -> Result<u64, RunError> {
+    pub fn run(&self, host: &mut H::State<'_>, mut data: C::Data<'_, '_>) -> Result<u64, RunError> {
         let parts = C::parts(&mut data);
-        let host = core::ptr::from_mut(host).cast();
+        let host = Loan::<H>::new(host).pointer();
         let engine = &*self.engine.0;
         let guard = engine.domain.enter_run()?;
         // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this call.
@@ -400,7 +401,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// Runs them once under a guard, or a borrow of one.
     ///
     /// # Safety
-    /// The guard must be of the engine's domain, `host` a `&mut H`, and `parts` valid for the run and for `C`.
+    /// The guard must be of the engine's domain, `host` a `&mut H::State`, and `parts` valid for the run and for `C`.
     #[inline(always)]
     pub(crate) unsafe fn run_under<'e>(
         &'e self,
@@ -469,12 +470,17 @@ impl<C: Context, H: 'static> Hook<C, H> {
     ///
     /// # Errors
     /// As [`Hook::run`] and [`Program::run_with`].
-    pub fn run_with(&self, host: &mut H, mut data: C::Data<'_, '_>, limits: &RunLimits) -> Result<u64, RunError> {
+    pub fn run_with(
+        &self,
+        host: &mut H::State<'_>,
+        mut data: C::Data<'_, '_>,
+        limits: &RunLimits,
+    ) -> Result<u64, RunError> {
         let parts = C::parts(&mut data);
         let guard = self.engine.0.domain.enter_run()?;
-        // SAFETY: the guard is of the engine's domain, `host` a `&mut H`, and `data` stays borrowed to the end of this
-        // call.
-        unsafe { self.run_limited(guard, core::ptr::from_mut(host).cast(), parts, limits) }
+        // SAFETY: the guard is of the engine's domain, `host` a `&mut H::State`, and `data` stays borrowed to the end
+        // of this call.
+        unsafe { self.run_limited(guard, Loan::<H>::new(host).pointer(), parts, limits) }
     }
 
     /// Runs the programs once, in order, as a future that gives its thread away while a host function waits
@@ -506,7 +512,11 @@ impl<C: Context, H: 'static> Hook<C, H> {
     ///
     /// # Panics
     /// As for [`crate::Program::run_async`].
-    pub fn run_async<'r, 'p>(&self, host: &'r mut H, data: C::Data<'r, 'p>) -> HookRunAsync<'r, C::Data<'r, 'p>, H> {
+    pub fn run_async<'r, 'p>(
+        &self,
+        host: &'r mut H::State<'_>,
+        data: C::Data<'r, 'p>,
+    ) -> HookRunAsync<'r, C::Data<'r, 'p>, H> {
         self.begin_async(host, data, None)
     }
 
@@ -520,7 +530,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// As for [`crate::Program::run_async`].
     pub fn run_async_with<'r, 'p>(
         &self,
-        host: &'r mut H,
+        host: &'r mut H::State<'_>,
         data: C::Data<'r, 'p>,
         limits: &RunLimits,
     ) -> HookRunAsync<'r, C::Data<'r, 'p>, H> {
@@ -529,14 +539,14 @@ impl<C: Context, H: 'static> Hook<C, H> {
 
     fn begin_async<'r, 'p>(
         &self,
-        host: &'r mut H,
+        host: &'r mut H::State<'_>,
         data: C::Data<'r, 'p>,
         limits: Option<&RunLimits>,
     ) -> HookRunAsync<'r, C::Data<'r, 'p>, H> {
         let guard = self.engine.0.domain.enter_run().map_err(RunError::from);
         // SAFETY: inside the guard.
         let list = guard.map(|_guard| Arc::clone(unsafe { self.list.get() }));
-        let lent = Lent::new(host, (data, C::parts));
+        let lent = Lent::new(Loan::new(host), (data, C::parts));
         // SAFETY: programs on `C` for host state `H` are attached only.
         unsafe { HookRunAsync::new(&self.engine, list, (self.policy, &self.identity), lent, limits) }
     }
@@ -552,7 +562,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     }
 
     /// Runs the programs of this list once, without an image. `run` is the run of this thread, begun with these parts
-    /// and a `&mut H`.
+    /// and a `&mut H::State<'_>`.
     fn walk(&self, list: &List, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
         // Checked again: the list may be newer than the one for which the run was begun.
         self.engine.0.runs.config.stack.check(self, INTERPRETER).map_err(|error| *error)?;
@@ -843,7 +853,7 @@ impl<C: Context> Hook<C> {
     }
 }
 
-impl<C: Context, H: 'static> State<C, H> {
+impl<C: Context, H: Host + ?Sized> State<C, H> {
     /// Returns a copy for edits, of the next version.
     fn next(&self) -> Self {
         let State { attached, list, statistics, version, made, gone: _ } = self;
@@ -858,7 +868,7 @@ impl<C: Context, H: 'static> State<C, H> {
     }
 }
 
-fn position_of<C: Context, H: 'static>(
+fn position_of<C: Context, H: Host + ?Sized>(
     attached: &[Attached<C, H>],
     program: &Program<C, H>,
 ) -> Result<usize, HookError> {

@@ -12,6 +12,7 @@ use crate::abi::machine_stack::on_signal_stack;
 use crate::abi::watch::word_of;
 use crate::abi::whole::Ends;
 use crate::attach::published::List;
+use crate::call::state::Host;
 use crate::engine::Engine;
 use crate::error::RunError;
 use crate::exec::asleep::{Asleep, AsyncTerms, Begun};
@@ -30,7 +31,7 @@ use std::sync::Arc;
 /// A run of a hook ([`crate::Hook::run_async`]), which begins when it is polled first. Dropped before it is ready, it
 /// ends as a [`crate::run::RunAsync`] does.
 #[must_use = "futures do nothing unless they are polled"]
-pub struct HookRunAsync<'r, D, H> {
+pub struct HookRunAsync<'r, D, H: ?Sized> {
     /// Not dropped in a signal handler that interrupted a section or, if the run waits, is on a signal stack.
     held: ManuallyDrop<Held>,
     lent: Lent<'r, D, H>,
@@ -56,14 +57,14 @@ struct Held {
     engine: Engine,
 }
 
-impl<D, H> fmt::Debug for HookRunAsync<'_, D, H> {
+impl<D, H: ?Sized> fmt::Debug for HookRunAsync<'_, D, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Held { at, waits, .. } = &*self.held;
         f.debug_struct("HookRunAsync").field("at", at).field("waits", waits).finish_non_exhaustive()
     }
 }
 
-impl<'r, D, H: 'static> HookRunAsync<'r, D, H> {
+impl<'r, D, H: Host + ?Sized> HookRunAsync<'r, D, H> {
     /// # Safety
     /// The programs of the list must have been loaded for `H` and for the context of `lent`.
     pub(super) unsafe fn new(
@@ -145,7 +146,7 @@ impl Held {
     }
 }
 
-impl<D, H> Drop for HookRunAsync<'_, D, H> {
+impl<D, H: ?Sized> Drop for HookRunAsync<'_, D, H> {
     fn drop(&mut self) {
         if critical::interrupted() || self.held.waits.is_some() && on_signal_stack() {
             // As for a `RunAsync`.
@@ -162,7 +163,7 @@ impl<D, H> Drop for HookRunAsync<'_, D, H> {
     }
 }
 
-impl<D, H: 'static> Future for HookRunAsync<'_, D, H> {
+impl<D, H: Host + ?Sized> Future for HookRunAsync<'_, D, H> {
     type Output = Result<u64, RunError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {

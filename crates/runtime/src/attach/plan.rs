@@ -25,6 +25,7 @@
 //! nothing is dropped, no deferred drop is run, and nothing is placed.
 
 use crate::attach::hook::{Attachment, Edit, Hook, HookError, Prepared, Replacing, State};
+use crate::call::state::Host;
 use crate::context::Context;
 use crate::error::ProgArrayError;
 use crate::handle::prog_array::ProgArray;
@@ -189,12 +190,12 @@ impl<'p> Plan<'p> {
     }
 
     /// As [`Hook::attach`].
-    pub fn attach<C: Context + 'p, H: 'static>(self, hook: &'p Hook<C, H>, program: &Program<C, H>) -> Plan<'p> {
+    pub fn attach<C: Context + 'p, H: Host + ?Sized>(self, hook: &'p Hook<C, H>, program: &Program<C, H>) -> Plan<'p> {
         self.attach_with(hook, program, Attachment::default())
     }
 
     /// As [`Hook::attach_with`].
-    pub fn attach_with<C: Context + 'p, H: 'static>(
+    pub fn attach_with<C: Context + 'p, H: Host + ?Sized>(
         self,
         hook: &'p Hook<C, H>,
         program: &Program<C, H>,
@@ -204,12 +205,12 @@ impl<'p> Plan<'p> {
     }
 
     /// As [`Hook::detach`].
-    pub fn detach<C: Context + 'p, H: 'static>(self, hook: &'p Hook<C, H>, program: &Program<C, H>) -> Plan<'p> {
+    pub fn detach<C: Context + 'p, H: Host + ?Sized>(self, hook: &'p Hook<C, H>, program: &Program<C, H>) -> Plan<'p> {
         self.edit(hook, Edit::Detach(program.clone()))
     }
 
     /// As [`Hook::replace`].
-    pub fn replace<C: Context + 'p, H: 'static>(
+    pub fn replace<C: Context + 'p, H: Host + ?Sized>(
         self,
         hook: &'p Hook<C, H>,
         old: &Program<C, H>,
@@ -219,7 +220,7 @@ impl<'p> Plan<'p> {
     }
 
     /// As [`ProgArray::set`].
-    pub fn set<C: Context, H: 'static>(
+    pub fn set<C: Context, H: Host + ?Sized>(
         mut self,
         array: &ProgArray<C, H>,
         index: u32,
@@ -231,12 +232,12 @@ impl<'p> Plan<'p> {
     }
 
     /// Empties a slot, if it is not empty.
-    pub fn clear<C: Context, H: 'static>(mut self, array: &ProgArray<C, H>, index: u32) -> Plan<'p> {
+    pub fn clear<C: Context, H: Host + ?Sized>(mut self, array: &ProgArray<C, H>, index: u32) -> Plan<'p> {
         self.slots.push(Slot::new(array.table(), index, None));
         self
     }
 
-    fn edit<C: Context + 'p, H: 'static>(mut self, hook: &'p Hook<C, H>, edit: Edit<C, H>) -> Plan<'p> {
+    fn edit<C: Context + 'p, H: Host + ?Sized>(mut self, hook: &'p Hook<C, H>, edit: Edit<C, H>) -> Plan<'p> {
         let at = core::ptr::from_ref(hook).cast::<()>();
         match self.hooks.iter_mut().find(|change| change.hook() == at) {
             Some(change) => {
@@ -446,7 +447,7 @@ trait Change<'p>: Send {
     fn finish(self: Box<Self>, finish: &mut Finish) -> Box<dyn Change<'p> + 'p>;
 }
 
-struct HookChange<'p, C, H> {
+struct HookChange<'p, C, H: ?Sized> {
     hook: &'p Hook<C, H>,
     edits: Vec<Edit<C, H>>,
     /// If set, the change is made only if the hook's list is of this version.
@@ -455,13 +456,13 @@ struct HookChange<'p, C, H> {
     replaced: Option<Replacing<C, H>>,
 }
 
-impl<'p, C, H> HookChange<'p, C, H> {
+impl<'p, C, H: ?Sized> HookChange<'p, C, H> {
     fn new(hook: &'p Hook<C, H>, edits: Vec<Edit<C, H>>, expected: Option<u64>) -> Self {
         HookChange { hook, edits, expected, prepared: None, replaced: None }
     }
 }
 
-impl<'p, C: Context + 'p, H: 'static> Change<'p> for HookChange<'p, C, H> {
+impl<'p, C: Context + 'p, H: Host + ?Sized> Change<'p> for HookChange<'p, C, H> {
     fn hook(&self) -> *const () {
         core::ptr::from_ref(self.hook).cast()
     }
@@ -505,12 +506,12 @@ trait Locked {
     fn publish(&mut self);
 }
 
-struct LockedHook<'c, 'p, C, H> {
+struct LockedHook<'c, 'p, C, H: ?Sized> {
     state: MutexGuard<'p, State<C, H>>,
     change: &'c mut HookChange<'p, C, H>,
 }
 
-impl<C: Context, H: 'static> Locked for LockedHook<'_, '_, C, H> {
+impl<C: Context, H: Host + ?Sized> Locked for LockedHook<'_, '_, C, H> {
     fn is_same(&self) -> bool {
         self.change.prepared.as_ref().is_some_and(|prepared| prepared.is_for(&self.state))
     }

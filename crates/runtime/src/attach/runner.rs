@@ -7,6 +7,7 @@
 
 use crate::abi::limits::RunLimits;
 use crate::attach::hook::Hook;
+use crate::call::state::{Host, Loan};
 use crate::context::{Context, Parts};
 use crate::error::RunError;
 use crate::handle::program::Program;
@@ -21,26 +22,26 @@ use std::fmt;
 /// grace period ([`bpf_quiesce::Domain::synchronize`]) is refused in this thread. Programs attached to a hook meanwhile
 /// run from the next run on.
 #[must_use = "it holds a run guard until it is dropped"]
-pub struct Runner<'r, C, H = ()> {
+pub struct Runner<'r, C, H: ?Sized = ()> {
     target: Target<'r, C, H>,
     guard: RunGuard<'r>,
-    host: &'r mut H,
+    host: Loan<'r, H>,
     limits: Option<RunLimits>,
 }
 
-enum Target<'r, C, H> {
+enum Target<'r, C, H: ?Sized> {
     /// A program loaded for `C` and `H`.
     Program(&'r Loaded),
     Hook(&'r Hook<C, H>),
 }
 
-impl<C, H> fmt::Debug for Runner<'_, C, H> {
+impl<C, H: ?Sized> fmt::Debug for Runner<'_, C, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runner").field("guard", &self.guard).finish_non_exhaustive()
     }
 }
 
-impl<C: Context, H: 'static> Program<C, H> {
+impl<C: Context, H: Host + ?Sized> Program<C, H> {
     /// For many runs under one run guard: each costs less.
     ///
     /// ```
@@ -62,25 +63,25 @@ impl<C: Context, H: 'static> Program<C, H> {
     ///
     /// # Errors
     /// [`RunError`] if no execution slot is free.
-    pub fn runner<'r>(&'r self, host: &'r mut H) -> Result<Runner<'r, C, H>, RunError> {
+    pub fn runner<'r>(&'r self, host: &'r mut H::State<'_>) -> Result<Runner<'r, C, H>, RunError> {
         let program = &**self.loaded();
         let guard = program.engine.0.domain.enter_run()?;
-        Ok(Runner { target: Target::Program(program), guard, host, limits: None })
+        Ok(Runner { target: Target::Program(program), guard, host: Loan::new(host), limits: None })
     }
 }
 
-impl<C: Context, H: 'static> Hook<C, H> {
+impl<C: Context, H: Host + ?Sized> Hook<C, H> {
     /// For many runs under one run guard: each costs less. See [`Program::runner`].
     ///
     /// # Errors
     /// [`RunError`] if no execution slot is free.
-    pub fn runner<'r>(&'r self, host: &'r mut H) -> Result<Runner<'r, C, H>, RunError> {
+    pub fn runner<'r>(&'r self, host: &'r mut H::State<'_>) -> Result<Runner<'r, C, H>, RunError> {
         let guard = self.engine().0.domain.enter_run()?;
-        Ok(Runner { target: Target::Hook(self), guard, host, limits: None })
+        Ok(Runner { target: Target::Hook(self), guard, host: Loan::new(host), limits: None })
     }
 }
 
-impl<C: Context, H: 'static> Runner<'_, C, H> {
+impl<C: Context, H: Host + ?Sized> Runner<'_, C, H> {
     /// Runs it once.
     ///
     /// # Errors
@@ -90,7 +91,7 @@ impl<C: Context, H: 'static> Runner<'_, C, H> {
         // Entering a domain refuses in a forked child; this guard may have come along from the parent.
         self.guard.check()?;
         let parts = C::parts(&mut data);
-        let host = core::ptr::from_mut(&mut *self.host).cast();
+        let host = self.host.pointer();
         if let Some(limits) = &self.limits {
             // In words, so that the parts need not lie in memory for the runs without limits.
             let (context, packet, memory) = parts.slices();
@@ -134,8 +135,15 @@ impl<C: Context, H: 'static> Runner<'_, C, H> {
         self.limits = Some(limits.clone());
     }
 
+    /// Calls a function with the host state that the runs are given, also if it borrows ([`crate::host::Borrowed`]).
+    pub fn with_host<R>(&mut self, f: impl for<'s, 'a> FnOnce(&'s mut H::State<'a>) -> R) -> R {
+        self.host.with(f)
+    }
+}
+
+impl<C: Context, H: 'static> Runner<'_, C, H> {
     /// The host state that the runs are given.
     pub fn host(&mut self) -> &mut H {
-        self.host
+        self.host.get()
     }
 }

@@ -10,6 +10,7 @@
 use super::types::IntTypes;
 use super::{Caller, HostArg, HostFn, SharedBytes, SharedBytesMut, guarded, leave};
 use crate::abi::run::Run;
+use crate::call::state::Host;
 use crate::context::int::IntType;
 use crate::error::HelperError;
 use bpf_jit_code::RunCtx;
@@ -36,7 +37,7 @@ pub enum HostValue<'a> {
 
 type Body<H> = dyn Fn(&mut Caller<'_, H>, &[HostValue<'_>]) -> Result<u64, HelperError> + Send + Sync;
 
-struct Described<H> {
+struct Described<H: ?Sized> {
     args: [ArgKind; 5],
     ret: Ret,
     ints: IntTypes,
@@ -45,7 +46,7 @@ struct Described<H> {
 
 /// The host function with this prototype and body. `args` and `ret` may only be kinds that
 /// [`IntoHostFn`](super::IntoHostFn) closures can have.
-pub(crate) fn described_fn<H: 'static>(
+pub(crate) fn described_fn<H: Host + ?Sized>(
     (args, ret, ints): ([ArgKind; 5], Ret, IntTypes),
     body: impl Fn(&mut Caller<'_, H>, &[HostValue<'_>]) -> Result<u64, HelperError> + Send + Sync + 'static,
 ) -> HostFn {
@@ -53,7 +54,7 @@ pub(crate) fn described_fn<H: 'static>(
     HostFn { shim: shim::<H>, env: Some(Arc::new(Foreign::new(described))), needs_ctx: true }
 }
 
-impl<H> Described<H> {
+impl<H: ?Sized> Described<H> {
     /// Calls it.
     ///
     /// # Safety
@@ -97,7 +98,7 @@ impl<H> Described<H> {
 /// # Safety
 /// `ctx` must be the [`RunCtx`] of a [`Run`] whose host is an `H`, and `ctx.host_env` point to a `Described<H>`, of
 /// whose kinds the registers must be.
-unsafe extern "C" fn shim<H: 'static>(r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, ctx: *mut RunCtx) -> u64 {
+unsafe extern "C" fn shim<H: Host + ?Sized>(r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, ctx: *mut RunCtx) -> u64 {
     let result = {
         // SAFETY: the linker binds this shim as a function with a run, so `ctx` is the first field of this thread's
         // `Run`, by a pointer to all of it; emitted code waits for the call.

@@ -14,9 +14,11 @@ mod bytes;
 pub(crate) mod described;
 pub(crate) mod helpers;
 pub(crate) mod known;
+pub(crate) mod over;
 mod ret;
 pub(crate) mod sleeping;
 pub(crate) mod spent;
+pub(crate) mod state;
 pub(crate) mod types;
 
 pub use args::HostArg;
@@ -27,6 +29,8 @@ pub use sleeping::{AsyncArg, AsyncCaller, IntoAsyncFn, OwnedBytes};
 use crate::abi::critical::Critical;
 use crate::abi::entry;
 use crate::abi::run::Run;
+use crate::call::over::Over;
+use crate::call::state::Host;
 use crate::context::int::IntType;
 use crate::engine::usage::Account;
 use crate::error::{HelperError, NotFound};
@@ -69,22 +73,27 @@ impl HostFn {
 
 /// The run from which a host function is called.
 #[derive(Debug)]
-pub struct Caller<'a, H = ()> {
+pub struct Caller<'a, H: ?Sized = ()> {
     run: &'a mut Run,
     /// The program whose code makes the call, for functions that know it.
     by: Option<&'a Known>,
-    /// The run's host state, lent for as long as this is: so it is invariant in `H`.
-    host: PhantomData<&'a mut H>,
+    /// The run's host state, an `H::State<'a>`: so this is invariant in `H` and in `'a`.
+    host: Over<&'a H>,
 }
 
-impl<H> Caller<'_, H> {
-    /// The host state that the run was given.
-    pub fn host(&mut self) -> &mut H {
-        // SAFETY: `Program::<_, H>::run` stored a `&mut H` that lives as long as the run, and the linker that accepted
-        // this function has the same `H`. The reborrow ends with `self`'s.
-        unsafe { &mut *self.run.host.cast::<H>() }
+impl<'a, H: Host + ?Sized> Caller<'a, H> {
+    /// The host state that the run was given. If it borrows ([`crate::host::Borrowed`]), it does so for `'a`: the
+    /// function takes its caller with any `'a`, so it can neither keep a part of the state nor store a reference in it.
+    pub fn host(&mut self) -> &mut H::State<'a> {
+        // SAFETY: `Program::<_, H>::run` stored a `&mut H::State<'_>` that lives as long as the run, and the linker
+        // that accepted this function has the same `H`. The function is one for any `'a`, and nothing of a caller but
+        // this is lent for `'a`, so none that lives shorter than the state's own lifetime is stored in it. The reborrow
+        // ends with `self`'s.
+        unsafe { &mut *self.run.host.cast::<H::State<'a>>() }
     }
+}
 
+impl<H: ?Sized> Caller<'_, H> {
     /// The run's execution slot: what `bpf_get_smp_processor_id` returns.
     pub fn slot(&self) -> u32 {
         self.run.ctx.slot
@@ -137,7 +146,7 @@ impl<H> Caller<'_, H> {
     note = "arguments: integers, `&[u8]`, `&mut [u8]`, `SharedBytes<'_>`, `SharedBytesMut<'_>`, `&T` and `&mut T` of plain `T`, and `Option` of a reference",
     note = "results: `()`, `bool`, integers, `Option<Pinned<T>>`, `Option<PinnedValue<V>>`, and `Result<_, HelperError>` of these"
 )]
-pub unsafe trait IntoHostFn<H, Args>: Send + Sync + 'static {
+pub unsafe trait IntoHostFn<H: ?Sized, Args>: Send + Sync + 'static {
     /// The facts that the verifier demands of the arguments.
     const ARGS: [ArgKind; 5];
     /// The facts that the verifier may assume about the result.
@@ -201,7 +210,7 @@ macro_rules! closures {
     ($($arg:ident $value:ident),*) => {
         // SAFETY: `ARGS` are the arguments' own demands, each argument is made of the registers that they are about,
         // and the result is what its type says.
-        unsafe impl<H, F, R, $($arg),*> IntoHostFn<H, (R, $($arg,)*)> for F
+        unsafe impl<H: ?Sized, F, R, $($arg),*> IntoHostFn<H, (R, $($arg,)*)> for F
         where
             // The first bound tells the compiler the argument types, the second that the closure takes them with any
             // lifetime.
@@ -222,7 +231,7 @@ macro_rules! closures {
             unsafe fn call(&self, caller: &mut Caller<'_, H>, regs: [u64; 5]) -> Result<u64, HelperError> {
                 // Selects the second of the two bounds by the closure's type.
                 #[inline]
-                fn apply<H, R, $($arg),*>(
+                fn apply<H: ?Sized, R, $($arg),*>(
                     f: impl Fn(&mut Caller<'_, H> $(, $arg)*) -> R,
                     caller: &mut Caller<'_, H>
                     $(, $value: $arg)*
@@ -250,7 +259,7 @@ closures!(A a, B b, C c, D d);
 closures!(A a, B b, C c, D d, E e);
 
 /// The host function of a closure, which knows its callers if it shall.
-pub(crate) fn host_fn<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(f: F, knows: bool) -> HostFn {
+pub(crate) fn host_fn<H: Host + ?Sized, Args: 'static, F: IntoHostFn<H, Args>>(f: F, knows: bool) -> HostFn {
     // The shim makes a value of no size from its type alone. A value with a destructor is kept nevertheless, to be
     // dropped.
     let env: Option<Arc<dyn Any + Send + Sync>> = match size_of::<F>() == 0 && !core::mem::needs_drop::<F>() {
@@ -269,7 +278,7 @@ pub(crate) fn host_fn<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(f: F, k
 /// # Safety
 /// `ctx` must be the [`RunCtx`] of a [`Run`] whose host is an `H`. `ctx.host_env` must point to a [`KnownEnv`] of an
 /// `F` if `KNOWS`, and else to an `F` if that has a size. The registers must be as `F`'s prototype says.
-unsafe extern "C" fn shim<H: 'static, Args: 'static, F: IntoHostFn<H, Args>, const KNOWS: bool>(
+unsafe extern "C" fn shim<H: Host + ?Sized, Args: 'static, F: IntoHostFn<H, Args>, const KNOWS: bool>(
     r1: u64,
     r2: u64,
     r3: u64,

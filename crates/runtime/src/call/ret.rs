@@ -45,7 +45,7 @@ pub unsafe trait HostRet {
     ///
     /// # Errors
     /// [`HelperError`], which ends the run.
-    fn into_r0<H>(self, caller: &mut Caller<'_, H>) -> Result<u64, HelperError>;
+    fn into_r0<H: ?Sized>(self, caller: &mut Caller<'_, H>) -> Result<u64, HelperError>;
 }
 
 macro_rules! integers {
@@ -55,7 +55,7 @@ macro_rules! integers {
             const RET: Ret = $ret;
             const INT: Option<IntType> = Some(IntType::$name);
             #[inline]
-            fn into_r0<H>(self, _: &mut Caller<'_, H>) -> Result<u64, HelperError> {
+            fn into_r0<H: ?Sized>(self, _: &mut Caller<'_, H>) -> Result<u64, HelperError> {
                 // Signed types are sign-extended, unsigned ones zero-extended.
                 Ok(self as u64)
             }
@@ -78,7 +78,7 @@ integers! {
 unsafe impl HostRet for () {
     const RET: Ret = Ret::Between(0, 0);
     #[inline]
-    fn into_r0<H>(self, _: &mut Caller<'_, H>) -> Result<u64, HelperError> {
+    fn into_r0<H: ?Sized>(self, _: &mut Caller<'_, H>) -> Result<u64, HelperError> {
         Ok(0)
     }
 }
@@ -87,7 +87,7 @@ unsafe impl HostRet for () {
 unsafe impl HostRet for Infallible {
     const RET: Ret = Ret::Never;
     #[inline]
-    fn into_r0<H>(self, _: &mut Caller<'_, H>) -> Result<u64, HelperError> {
+    fn into_r0<H: ?Sized>(self, _: &mut Caller<'_, H>) -> Result<u64, HelperError> {
         match self {}
     }
 }
@@ -97,7 +97,7 @@ unsafe impl<T: HostRet> HostRet for Result<T, HelperError> {
     const RET: Ret = T::RET;
     const INT: Option<IntType> = T::INT;
     #[inline]
-    fn into_r0<H>(self, caller: &mut Caller<'_, H>) -> Result<u64, HelperError> {
+    fn into_r0<H: ?Sized>(self, caller: &mut Caller<'_, H>) -> Result<u64, HelperError> {
         self.and_then(|value| value.into_r0(caller))
     }
 }
@@ -109,7 +109,7 @@ const fn memory_or_null<T>() -> Ret {
 }
 
 /// An address in memory whose release waits for a grace period of `domain`.
-fn address<H>(at: *mut u8, owner: &impl Owned, caller: &Caller<'_, H>) -> Result<u64, HelperError> {
+fn address<H: ?Sized>(at: *mut u8, owner: &impl Owned, caller: &Caller<'_, H>) -> Result<u64, HelperError> {
     caller.domain().owns(owner).map_err(HelperError::new)?;
     Ok(at.expose_provenance() as u64)
 }
@@ -199,7 +199,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Pinned<T> {
 unsafe impl<T: FromBytes + IntoBytes + Immutable> HostRet for Option<Pinned<T>> {
     const RET: Ret = memory_or_null::<T>();
     #[inline]
-    fn into_r0<H>(self, caller: &mut Caller<'_, H>) -> Result<u64, HelperError> {
+    fn into_r0<H: ?Sized>(self, caller: &mut Caller<'_, H>) -> Result<u64, HelperError> {
         self.map_or(Ok(0), |pinned| address(pinned.start(), &*pinned.words, caller))
     }
 }
@@ -302,7 +302,7 @@ impl<K: IntoBytes + Immutable, V: FromBytes + IntoBytes + Immutable> PinnedMap<K
     /// # Errors
     /// If the map belongs to another engine than the calling program.
     #[inline]
-    pub fn lookup<H>(&self, caller: &Caller<'_, H>, key: &K) -> Result<Option<PinnedValue<V>>, HelperError> {
+    pub fn lookup<H: ?Sized>(&self, caller: &Caller<'_, H>, key: &K) -> Result<Option<PinnedValue<V>>, HelperError> {
         let map = &self.map.0;
         caller.domain().owns(map).map_err(HelperError::new)?;
         // SAFETY: the map lives, the key has its size (`new`), and the slot is that of a run in the map's domain.
@@ -357,7 +357,7 @@ impl<V: FromBytes + IntoBytes + Immutable> PinnedValue<V> {
 unsafe impl<V: FromBytes + IntoBytes + Immutable> HostRet for Option<PinnedValue<V>> {
     const RET: Ret = memory_or_null::<V>();
     #[inline]
-    fn into_r0<H>(self, caller: &mut Caller<'_, H>) -> Result<u64, HelperError> {
+    fn into_r0<H: ?Sized>(self, caller: &mut Caller<'_, H>) -> Result<u64, HelperError> {
         self.map_or(Ok(0), |value| address(value.at, &value.map.0, caller))
     }
 }

@@ -15,6 +15,7 @@ use crate::abi::critical::{self, Critical};
 use crate::abi::entry;
 use crate::abi::link::{Resume, Sleeping, Waiting};
 use crate::abi::run::Run;
+use crate::call::state::{Host, Loan};
 use crate::call::types::IntTypes;
 use crate::call::{Caller, HostArg, HostFn, HostRet, Shim, guarded, integers, leave, registers};
 use crate::context::int::IntType;
@@ -35,14 +36,22 @@ use std::task::{Context, Poll};
 
 /// The run from which a host function is called that may wait.
 #[derive(Debug)]
-pub struct AsyncCaller<'a, H = ()> {
-    host: &'a mut H,
+pub struct AsyncCaller<'a, H: ?Sized = ()> {
+    host: Loan<'a, H>,
 }
 
-impl<H> AsyncCaller<'_, H> {
+impl<H: 'static> AsyncCaller<'_, H> {
     /// The host state that the run was given.
     pub fn host(&mut self) -> &mut H {
-        self.host
+        self.host.get()
+    }
+}
+
+impl<H: Host + ?Sized> AsyncCaller<'_, H> {
+    /// Calls a function with the host state that the run was given, also if it borrows ([`crate::host::Borrowed`]). It
+    /// takes the state with any lifetime, so it can neither keep a part of it nor store a reference in it.
+    pub fn with_host<R>(&mut self, f: impl for<'s, 'a> FnOnce(&'s mut H::State<'a>) -> R) -> R {
+        self.host.with(f)
     }
 }
 
@@ -165,7 +174,7 @@ stay! {
     label = "not an async host function",
     note = "one is `async |caller: AsyncCaller<'_, H>, …| -> R`, which captures nothing that its future borrows, or `move |caller: AsyncCaller<'_, H>, …|` that returns an `async move` block; its future is `Send`"
 )]
-pub unsafe trait IntoAsyncFn<'a, H, Args>: Send + Sync + 'static {
+pub unsafe trait IntoAsyncFn<'a, H: ?Sized, Args>: Send + Sync + 'static {
     /// The demands of the verifier on the arguments.
     const ARGS: [ArgKind; 5];
     /// The integer types of the arguments, by register; `None` where an argument is no integer.
@@ -189,7 +198,7 @@ pub unsafe trait IntoAsyncFn<'a, H, Args>: Send + Sync + 'static {
 }
 
 // SAFETY: there are no arguments.
-unsafe impl<'a, H: 'a, F, Fut> IntoAsyncFn<'a, H, ()> for F
+unsafe impl<'a, H: ?Sized + 'a, F, Fut> IntoAsyncFn<'a, H, ()> for F
 where
     F: Fn(AsyncCaller<'a, H>) -> Fut + Send + Sync + 'static,
     Fut: Future + Send + 'a,
@@ -215,7 +224,7 @@ macro_rules! closures {
         impl<F, Caller, Any, $($arg),*> Takes<(Caller, $($arg,)*)> for F where F: Fn(Caller $(, $arg)*) -> Any {}
 
         // SAFETY: `ARGS` are the arguments' own demands, each argument is made of the registers that they are about.
-        unsafe impl<'a, H: 'a, F, Fut, $($arg),*> IntoAsyncFn<'a, H, ($($arg,)*)> for F
+        unsafe impl<'a, H: ?Sized + 'a, F, Fut, $($arg),*> IntoAsyncFn<'a, H, ($($arg,)*)> for F
         where
             // The first bound tells the compiler the argument types, the second that the closure takes them with any
             // lifetime.
@@ -270,7 +279,9 @@ closures!(A a, B b, C c, D d);
 closures!(A a, B b, C c, D d, E e);
 
 /// Returns the argument kinds and the result kind of a function that waits, and its integers.
-pub(crate) fn types<H, Args, F: for<'a> IntoAsyncFn<'a, H, Args>>(_: &F) -> ([ArgKind; 5], Ret, IntTypes) {
+pub(crate) fn types<H: ?Sized + 'static, Args, F: for<'a> IntoAsyncFn<'a, H, Args>>(
+    _: &F,
+) -> ([ArgKind; 5], Ret, IntTypes) {
     let args = <F as IntoAsyncFn<'static, H, Args>>::INTS;
     let ints = IntTypes { args, ret: <<F as IntoAsyncFn<'static, H, Args>>::Output as HostRet>::INT };
     let ret = <<F as IntoAsyncFn<'static, H, Args>>::Output as HostRet>::RET;
@@ -278,7 +289,7 @@ pub(crate) fn types<H, Args, F: for<'a> IntoAsyncFn<'a, H, Args>>(_: &F) -> ([Ar
 }
 
 /// The host function of a closure that waits.
-pub(crate) fn async_fn<H: 'static, Args: 'static, F: for<'a> IntoAsyncFn<'a, H, Args>>(f: F) -> HostFn {
+pub(crate) fn async_fn<H: Host + ?Sized, Args: 'static, F: for<'a> IntoAsyncFn<'a, H, Args>>(f: F) -> HostFn {
     // As for functions that do not wait.
     let env: Option<Arc<dyn Any + Send + Sync>> = match size_of::<F>() == 0 && !core::mem::needs_drop::<F>() {
         true => None,
@@ -329,7 +340,7 @@ enum Begun {
 ///
 /// # Safety
 /// As for the shim of a function that does not wait.
-unsafe extern "C" fn shim<H: 'static, Args: 'static, F: for<'a> IntoAsyncFn<'a, H, Args>>(
+unsafe extern "C" fn shim<H: Host + ?Sized, Args: 'static, F: for<'a> IntoAsyncFn<'a, H, Args>>(
     r1: u64,
     r2: u64,
     r3: u64,
@@ -375,7 +386,7 @@ enum Left {
 /// # Safety
 /// As for [`shim`]; `place` must be writable and stay where it is until [`finish`].
 #[inline(never)]
-unsafe fn begin<H: 'static, Args: 'static, F: for<'a> IntoAsyncFn<'a, H, Args>>(
+unsafe fn begin<H: Host + ?Sized, Args: 'static, F: for<'a> IntoAsyncFn<'a, H, Args>>(
     run: *mut Run,
     regs: [u64; 5],
     place: *mut Call<FutureOf<F, H, Args>>,
@@ -402,9 +413,9 @@ unsafe fn begin<H: 'static, Args: 'static, F: for<'a> IntoAsyncFn<'a, H, Args>>(
     let f = unsafe { &*f };
     let polled = catch_unwind(AssertUnwindSafe(|| {
         let _left = Critical::leave();
-        // SAFETY: the run's `&mut H` (`Caller::host`), which nobody else uses until the call is over: with its future,
-        // it is gone when the run goes on. The closure takes it with any lifetime, so it relies on none.
-        let caller = AsyncCaller { host: unsafe { &mut *host.cast::<H>() } };
+        // SAFETY: the run's `&mut H::State` (`Caller::host`), which nobody else uses until the call is over: with its
+        // future, it is gone when the run goes on. The closure takes it with any lifetime, so it relies on none.
+        let caller = AsyncCaller { host: unsafe { Loan::of(host) } };
         // SAFETY: the run is on this thread's fiber, and so is not over.
         let memory = unsafe { link.memory() };
         // SAFETY: the verifier, or the interpreter, has held this call to the prototype that `F`'s `ARGS` made.
@@ -460,7 +471,7 @@ unsafe fn wait(run: *mut Run, call: Waiting) -> Resume {
 /// # Safety
 /// The run must be on this thread; in its slot, by a guard, if it goes on. `begin` must have made the call at `place`.
 #[inline(never)]
-unsafe fn finish<H: 'static, Fut: Future>(run: *mut Run, place: *mut Call<Fut>, with: Resume) -> Result<u64, Left>
+unsafe fn finish<H: Host + ?Sized, Fut: Future>(run: *mut Run, place: *mut Call<Fut>, with: Resume) -> Result<u64, Left>
 where
     Fut::Output: HostRet,
 {
@@ -473,7 +484,7 @@ where
         && let Call::Done(output) = core::mem::replace(call, Call::Empty)
     {
         critical::outside();
-        let r0 = guarded(run, |run| output.into_r0(&mut Caller { run, by: None, host: PhantomData::<&mut H> }));
+        let r0 = guarded(run, |run| output.into_r0(&mut Caller::<H> { run, by: None, host: PhantomData }));
         return r0.ok_or_else(|| {
             critical::inside();
             Left::Here

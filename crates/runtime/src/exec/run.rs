@@ -18,8 +18,8 @@ impl Loaded {
     /// Runs it once.
     ///
     /// # Safety
-    /// `parts` must be valid for the run and agree with the program's layout; `host` must be a `&mut H` for the `H` of
-    /// the linker that loaded the program.
+    /// `parts` must be valid for the run and agree with the program's layout; `host` must be a `&mut H::State` for the
+    /// `H` of the linker that loaded the program.
     #[inline(always)]
     pub(crate) unsafe fn run(&self, host: *mut (), parts: Parts) -> Result<u64, RunError> {
         let guard = self.engine.0.domain.enter_run()?;

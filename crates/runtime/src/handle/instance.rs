@@ -1,11 +1,12 @@
 //! The handle of a loaded object: its programs and maps.
 
 use crate::abi::watch::word_of;
+use crate::call::over::Over;
+use crate::call::state::Host;
 use crate::context::Context;
 use crate::engine::Engine;
 use crate::error::{LookupError, NotFound, ResetError};
 use crate::handle::kept::Kept;
-use crate::handle::over::Over;
 use crate::handle::prog_array::ProgArray;
 use crate::handle::program::Program;
 use crate::program::map_ref::MapRef;
@@ -19,24 +20,24 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// A loaded object, for programs with host state `H`. Cheap to clone; clones are the same instance.
-pub struct Instance<H = ()> {
+pub struct Instance<H: ?Sized = ()> {
     kept: Kept,
     host: Over<H>,
 }
 
-impl<H> Clone for Instance<H> {
+impl<H: ?Sized> Clone for Instance<H> {
     fn clone(&self) -> Self {
         Instance { kept: self.kept.clone(), host: PhantomData }
     }
 }
 
-impl<H> fmt::Debug for Instance<H> {
+impl<H: ?Sized> fmt::Debug for Instance<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Instance").field("programs", &self.kept.programs()).field("maps", &self.kept.maps()).finish()
     }
 }
 
-impl<H: 'static> Instance<H> {
+impl<H: Host + ?Sized> Instance<H> {
     pub(crate) fn new(kept: Kept) -> Self {
         Instance { kept, host: PhantomData }
     }

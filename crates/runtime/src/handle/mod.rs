@@ -3,7 +3,6 @@
 pub(crate) mod coverage;
 pub(crate) mod instance;
 pub(crate) mod kept;
-pub(crate) mod over;
 pub(crate) mod prog_array;
 pub(crate) mod program;
 pub(crate) mod run_async;

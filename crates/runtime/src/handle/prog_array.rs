@@ -1,11 +1,12 @@
 //! The handle of a prog array.
 
+use crate::call::over::Over;
+use crate::call::state::Host;
 use crate::context::Context;
 use crate::engine::Engine;
 use crate::engine::usage::Payer;
 use crate::error::{LoadError, ProgArrayError};
 use crate::handle::kept::Kept;
-use crate::handle::over::Over;
 use crate::handle::program::Program;
 use crate::program::loaded::Loaded;
 use crate::program::map_ref::MapRef;
@@ -24,14 +25,14 @@ use std::sync::Arc;
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-pub struct ProgArray<C, H = ()> {
+pub struct ProgArray<C, H: ?Sized = ()> {
     hold: UserHold,
     /// Keeps the instance that the array belongs to, also for the programs that [`ProgArray::get`] returns.
     kept: Kept,
     types: Over<(C, H)>,
 }
 
-impl<C: Context, H: 'static> ProgArray<C, H> {
+impl<C: Context, H: Host + ?Sized> ProgArray<C, H> {
     /// An empty array that no object defines, for programs loaded from instructions.
     ///
     /// # Errors

@@ -1,13 +1,14 @@
 //! The handle of a loaded program.
 
 use crate::abi::limits::RunLimits;
+use crate::call::over::Over;
+use crate::call::state::{Host, Loan};
 use crate::context::Context;
 use crate::error::RunError;
 use crate::exec::observed::{Observer, Observing};
 use crate::exec::timers::TimerRuns;
 use crate::handle::coverage::Coverage;
 use crate::handle::kept::Kept;
-use crate::handle::over::Over;
 use crate::handle::run_async::{Lent, RunAsync};
 use crate::program::loaded::Loaded;
 use core::marker::PhantomData;
@@ -18,27 +19,27 @@ use std::time::{Duration, Instant};
 
 /// A loaded program on context `C` with host state `H`. Cheap to clone; may be run by any number of threads at once,
 /// and dropped at any time, also by a host function while it runs.
-pub struct Program<C, H = ()> {
+pub struct Program<C, H: ?Sized = ()> {
     loaded: Arc<Loaded>,
     /// Keeps the prog arrays it jumps through filled, if there are any.
     kept: Option<Kept>,
     types: Over<(C, H)>,
 }
 
-impl<C, H> Clone for Program<C, H> {
+impl<C, H: ?Sized> Clone for Program<C, H> {
     fn clone(&self) -> Self {
         Program { loaded: Arc::clone(&self.loaded), kept: self.kept.clone(), types: PhantomData }
     }
 }
 
-impl<C, H> Drop for Program<C, H> {
+impl<C, H: ?Sized> Drop for Program<C, H> {
     fn drop(&mut self) {
         // A deferred drop may own the last handle of this program, which owns its engine: see `Drop` of `Engine`.
         self.loaded.engine.settle();
     }
 }
 
-impl<C, H> fmt::Debug for Program<C, H> {
+impl<C, H: ?Sized> fmt::Debug for Program<C, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Program").field("name", &self.loaded.name).finish_non_exhaustive()
     }
@@ -79,7 +80,7 @@ pub struct TestRun {
     pub mean: Duration,
 }
 
-impl<C: Context, H: 'static> Program<C, H> {
+impl<C: Context, H: Host + ?Sized> Program<C, H> {
     pub(crate) fn new(loaded: Arc<Loaded>, kept: Option<Kept>) -> Self {
         Program { loaded, kept, types: PhantomData }
     }
@@ -114,11 +115,11 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// # Errors
     /// [`RunError`]: the run ended without a result.
     #[inline(always)]
-    pub fn run(&self, host: &mut H, mut data: C::Data<'_, '_>) -> Result<u64, RunError> {
+    pub fn run(&self, host: &mut H::State<'_>, mut data: C::Data<'_, '_>) -> Result<u64, RunError> {
         let parts = C::parts(&mut data);
         // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this call,
         // and that agree with `C`'s layout, for which the program was loaded; `H` is the linker's.
-        unsafe { self.loaded.run(core::ptr::from_mut(host).cast(), parts) }
+        unsafe { self.loaded.run(Loan::<H>::new(host).pointer(), parts) }
     }
 
     /// Runs it once, as [`Program::run`], under limits of this run alone.
@@ -140,11 +141,16 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// loaded without the checks that the limits need, [`RunError::Deadline`] without an instruction if the deadline
     /// has passed, [`RunError::NoBudget`], [`RunError::OtherEngine`].
     #[inline(always)]
-    pub fn run_with(&self, host: &mut H, mut data: C::Data<'_, '_>, limits: &RunLimits) -> Result<u64, RunError> {
+    pub fn run_with(
+        &self,
+        host: &mut H::State<'_>,
+        mut data: C::Data<'_, '_>,
+        limits: &RunLimits,
+    ) -> Result<u64, RunError> {
         let parts = C::parts(&mut data);
         let guard = self.loaded.engine.0.domain.enter_run()?;
         // SAFETY: as in `run`.
-        unsafe { self.loaded.run_limited(guard, core::ptr::from_mut(host).cast(), parts, limits) }
+        unsafe { self.loaded.run_limited(guard, Loan::<H>::new(host).pointer(), parts, limits) }
     }
 
     /// Runs it once, as [`Program::run`], and shows each instruction to the observer before it is executed. If the
@@ -176,7 +182,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// As [`Program::run`]; and [`RunError::NotObserved`], [`RunError::Sleepable`].
     pub fn run_observed(
         &self,
-        host: &mut H,
+        host: &mut H::State<'_>,
         mut data: C::Data<'_, '_>,
         observer: &mut dyn Observer,
     ) -> Result<u64, RunError> {
@@ -190,7 +196,7 @@ impl<C: Context, H: 'static> Program<C, H> {
         let (parts, mut observing) = (C::parts(&mut data), Observing::new(observer));
         // SAFETY: as in `run`.
         let run =
-            || unsafe { self.loaded.run_watched(what, core::ptr::from_mut(host).cast(), parts, None, &mut observing) };
+            || unsafe { self.loaded.run_watched(what, Loan::<H>::new(host).pointer(), parts, None, &mut observing) };
         // A subscriber that is told of the stop may panic, while the observer's panic is kept.
         let result = catch_unwind(AssertUnwindSafe(run));
         observing.finish(result)
@@ -237,9 +243,12 @@ impl<C: Context, H: 'static> Program<C, H> {
     ///
     /// # Panics
     /// The future, when it is polled or dropped, resumes the panic of a host function's future. The run is over then.
-    pub fn run_async<'r, 'p>(&self, host: &'r mut H, data: C::Data<'r, 'p>) -> RunAsync<'r, C::Data<'r, 'p>, H> {
-        // SAFETY: the program was loaded for `C` by a linker for `H`.
-        unsafe { RunAsync::new(&self.loaded, self.kept.as_ref(), Lent::new(host, (data, C::parts)), None) }
+    pub fn run_async<'r, 'p>(
+        &self,
+        host: &'r mut H::State<'_>,
+        data: C::Data<'r, 'p>,
+    ) -> RunAsync<'r, C::Data<'r, 'p>, H> {
+        self.run_lent(Loan::new(host), data, None)
     }
 
     /// Runs it once, as [`Program::run_async`], under limits of this run alone. A run that waits ends at its deadline,
@@ -252,12 +261,22 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// As [`Program::run_async`].
     pub fn run_async_with<'r, 'p>(
         &self,
-        host: &'r mut H,
+        host: &'r mut H::State<'_>,
         data: C::Data<'r, 'p>,
         limits: &RunLimits,
     ) -> RunAsync<'r, C::Data<'r, 'p>, H> {
+        self.run_lent(Loan::new(host), data, Some(limits))
+    }
+
+    /// Runs it once, as [`Program::run_async`], with a state that was lent to its caller.
+    pub(crate) fn run_lent<'r, 'p>(
+        &self,
+        host: Loan<'r, H>,
+        data: C::Data<'r, 'p>,
+        limits: Option<&RunLimits>,
+    ) -> RunAsync<'r, C::Data<'r, 'p>, H> {
         // SAFETY: the program was loaded for `C` by a linker for `H`.
-        unsafe { RunAsync::new(&self.loaded, self.kept.as_ref(), Lent::new(host, (data, C::parts)), Some(limits)) }
+        unsafe { RunAsync::new(&self.loaded, self.kept.as_ref(), Lent::new(host, (data, C::parts)), limits) }
     }
 
     /// Runs the callbacks of the program's timers that are due (`bpf_timer_start`): on this thread, each once, with
@@ -282,10 +301,10 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// # Errors
     /// [`RunError`] of the first callback that fails. That timer is not due any more; the next call runs the others
     /// that are.
-    pub fn run_timers(&self, host: &mut H, mut data: C::Data<'_, '_>) -> Result<TimerRuns, RunError> {
+    pub fn run_timers(&self, host: &mut H::State<'_>, mut data: C::Data<'_, '_>) -> Result<TimerRuns, RunError> {
         let parts = C::parts(&mut data);
         // SAFETY: as in `run`; `data` stays borrowed over all runs.
-        unsafe { self.loaded.run_timers(core::ptr::from_mut(host).cast(), parts) }
+        unsafe { self.loaded.run_timers(Loan::<H>::new(host).pointer(), parts) }
     }
 
     /// Ends the runs of this program that are in progress: each stops at its next taken back-edge or call, with
@@ -301,9 +320,14 @@ impl<C: Context, H: 'static> Program<C, H> {
     ///
     /// # Errors
     /// [`RunError`] of the first run that fails.
-    pub fn test_run(&self, host: &mut H, mut data: C::Data<'_, '_>, repeat: u32) -> Result<TestRun, RunError> {
+    pub fn test_run(
+        &self,
+        host: &mut H::State<'_>,
+        mut data: C::Data<'_, '_>,
+        repeat: u32,
+    ) -> Result<TestRun, RunError> {
         let parts = C::parts(&mut data);
-        let host = core::ptr::from_mut(host).cast();
+        let host = Loan::<H>::new(host).pointer();
         let repeat = repeat.max(1);
         let mut result = 0;
         let start = Instant::now();

@@ -3,6 +3,7 @@
 use crate::abi::critical::{self, unboxed};
 use crate::abi::limits::RunLimits;
 use crate::abi::machine_stack::on_signal_stack;
+use crate::call::state::{Host, Loan};
 use crate::context::Parts;
 use crate::error::RunError;
 use crate::exec::asleep::{Asleep, AsyncTerms, Begun};
@@ -11,7 +12,7 @@ use crate::program::loaded::Loaded;
 use bpf_quiesce::Domain;
 use core::fmt;
 use core::future::Future;
-use core::marker::{PhantomData, PhantomPinned};
+use core::marker::PhantomPinned;
 use core::mem::ManuallyDrop;
 use core::pin::Pin;
 use core::task::{self, Poll};
@@ -23,7 +24,7 @@ use std::sync::Arc;
 ///
 /// `D` is the context's data ([`crate::Context::Data`]). It is `Send` if data and host state are.
 #[must_use = "futures do nothing unless they are polled"]
-pub struct RunAsync<'r, D, H> {
+pub struct RunAsync<'r, D, H: ?Sized> {
     /// Not dropped in a signal handler that interrupted a section or, if the run waits, is on a signal stack.
     held: ManuallyDrop<Held>,
     lent: Lent<'r, D, H>,
@@ -40,7 +41,7 @@ struct Held {
     limits: Option<RunLimits>,
 }
 
-impl<D, H> fmt::Debug for RunAsync<'_, D, H> {
+impl<D, H: ?Sized> fmt::Debug for RunAsync<'_, D, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Held { state, program, .. } = &*self.held;
         f.debug_struct("RunAsync").field("state", state).field("program", program).finish_non_exhaustive()
@@ -48,24 +49,19 @@ impl<D, H> fmt::Debug for RunAsync<'_, D, H> {
 }
 
 /// The context's data and the host state of a run that may wait, of one program or of a hook's.
-pub(crate) struct Lent<'r, D, H> {
+pub(crate) struct Lent<'r, D, H: ?Sized> {
     data: D,
     /// The context's.
     parts: fn(&mut D) -> Parts,
-    /// A pointer: while the run waits, its host function's future has the reference.
-    host: *mut H,
-    /// The run's `&mut H`, lent for as long as this is: so it is invariant in `H`.
-    borrow: PhantomData<&'r mut H>,
+    /// While the run waits, its host function's future has the reference.
+    host: Loan<'r, H>,
     /// The data may be what the run's parts point to.
     _pinned: PhantomPinned,
 }
 
-// SAFETY: the pointer stands for a `&mut H`.
-unsafe impl<D: Send, H: Send> Send for Lent<'_, D, H> {}
-
-impl<'r, D, H: 'static> Lent<'r, D, H> {
-    pub(crate) fn new(host: &'r mut H, (data, parts): (D, fn(&mut D) -> Parts)) -> Self {
-        Lent { data, parts, host, borrow: PhantomData, _pinned: PhantomPinned }
+impl<'r, D, H: Host + ?Sized> Lent<'r, D, H> {
+    pub(crate) fn new(host: Loan<'r, H>, (data, parts): (D, fn(&mut D) -> Parts)) -> Self {
+        Lent { data, parts, host, _pinned: PhantomPinned }
     }
 
     /// Begins a run of the program with them.
@@ -84,7 +80,7 @@ impl<'r, D, H: 'static> Lent<'r, D, H> {
         // SAFETY: `Context` promises parts that are valid while `data` is borrowed, and that agree with its layout, for
         // which the program was loaded, as for `H` (the caller). Nothing here touches data or host until they are
         // dropped, and until then the run is over (the caller). A sender of these has a `Send` host and data.
-        unsafe { program.begin_async(self.host.cast(), parts, terms, cx) }
+        unsafe { program.begin_async(self.host.pointer(), parts, terms, cx) }
     }
 }
 
@@ -114,7 +110,7 @@ enum State {
     Over,
 }
 
-impl<'r, D, H: 'static> RunAsync<'r, D, H> {
+impl<'r, D, H: Host + ?Sized> RunAsync<'r, D, H> {
     /// # Safety
     /// `lent` must be of the context that the program was loaded for, and `H` its linker's.
     #[inline]
@@ -135,7 +131,7 @@ impl<'r, D, H: 'static> RunAsync<'r, D, H> {
     }
 }
 
-impl<D, H> Drop for RunAsync<'_, D, H> {
+impl<D, H: ?Sized> Drop for RunAsync<'_, D, H> {
     fn drop(&mut self) {
         if critical::interrupted() || matches!(&self.held.state, State::Waits(run) if run.waits()) && on_signal_stack()
         {
@@ -151,7 +147,7 @@ impl<D, H> Drop for RunAsync<'_, D, H> {
     }
 }
 
-impl<D, H: 'static> Future for RunAsync<'_, D, H> {
+impl<D, H: Host + ?Sized> Future for RunAsync<'_, D, H> {
     type Output = Result<u64, RunError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {

@@ -6,10 +6,11 @@
 //! not have ends the call with [`RunError::Result`].
 
 use crate::abi::limits::RunLimits;
+use crate::call::over::Over;
+use crate::call::state::Host;
 use crate::context::Context;
 use crate::error::{LookupError, Origin, RunError};
 use crate::handle::instance::Instance;
-use crate::handle::over::Over;
 use crate::handle::program::Program;
 use crate::handle::run_async::RunAsync;
 use crate::program::loaded::Loaded;
@@ -123,24 +124,24 @@ pub(crate) fn result<R: FromR0>(program: &Loaded, r0: u64) -> Result<R, RunError
 }
 
 /// A program whose runs return an `R`: [`Program::returning`], [`Instance::program_returning`]. Cheap to clone.
-pub struct TypedProgram<C, R, H = ()> {
+pub struct TypedProgram<C, R, H: ?Sized = ()> {
     program: Program<C, H>,
     result: Over<R>,
 }
 
-impl<C, R, H> Clone for TypedProgram<C, R, H> {
+impl<C, R, H: ?Sized> Clone for TypedProgram<C, R, H> {
     fn clone(&self) -> Self {
         TypedProgram { program: self.program.clone(), result: PhantomData }
     }
 }
 
-impl<C, R, H> fmt::Debug for TypedProgram<C, R, H> {
+impl<C, R, H: ?Sized> fmt::Debug for TypedProgram<C, R, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.program.fmt(f)
     }
 }
 
-impl<C: Context, H: 'static> Program<C, H> {
+impl<C: Context, H: Host + ?Sized> Program<C, H> {
     /// Returns a handle whose runs return an `R` in place of the number in r0: an integer of the size that the C
     /// function returns, `bool`, or an enumeration ([`FromR0`]).
     #[must_use]
@@ -149,7 +150,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     }
 }
 
-impl<H: 'static> Instance<H> {
+impl<H: Host + ?Sized> Instance<H> {
     /// Returns the program of this name whose function returns an `R`, as [`Instance::program`] and
     /// [`Program::returning`].
     ///
@@ -160,7 +161,7 @@ impl<H: 'static> Instance<H> {
     }
 }
 
-impl<C: Context, R: FromR0, H: 'static> TypedProgram<C, R, H> {
+impl<C: Context, R: FromR0, H: Host + ?Sized> TypedProgram<C, R, H> {
     /// Returns the program itself.
     #[must_use]
     pub fn program(&self) -> &Program<C, H> {
@@ -172,7 +173,7 @@ impl<C: Context, R: FromR0, H: 'static> TypedProgram<C, R, H> {
     /// # Errors
     /// As [`Program::run`], and [`RunError::Result`].
     #[inline]
-    pub fn run(&self, host: &mut H, data: C::Data<'_, '_>) -> Result<R, RunError> {
+    pub fn run(&self, host: &mut H::State<'_>, data: C::Data<'_, '_>) -> Result<R, RunError> {
         self.program.run(host, data).and_then(|r0| self.result(r0))
     }
 
@@ -181,7 +182,7 @@ impl<C: Context, R: FromR0, H: 'static> TypedProgram<C, R, H> {
     /// # Errors
     /// As [`Program::run_with`], and [`RunError::Result`].
     #[inline]
-    pub fn run_with(&self, host: &mut H, data: C::Data<'_, '_>, limits: &RunLimits) -> Result<R, RunError> {
+    pub fn run_with(&self, host: &mut H::State<'_>, data: C::Data<'_, '_>, limits: &RunLimits) -> Result<R, RunError> {
         self.program.run_with(host, data, limits).and_then(|r0| self.result(r0))
     }
 
@@ -192,7 +193,11 @@ impl<C: Context, R: FromR0, H: 'static> TypedProgram<C, R, H> {
     ///
     /// # Panics
     /// As [`Program::run_async`].
-    pub fn run_async<'r, 'p>(&self, host: &'r mut H, data: C::Data<'r, 'p>) -> TypedRun<'r, C::Data<'r, 'p>, R, H> {
+    pub fn run_async<'r, 'p>(
+        &self,
+        host: &'r mut H::State<'_>,
+        data: C::Data<'r, 'p>,
+    ) -> TypedRun<'r, C::Data<'r, 'p>, R, H> {
         TypedRun { run: self.program.run_async(host, data), convert: result }
     }
 
@@ -205,7 +210,7 @@ impl<C: Context, R: FromR0, H: 'static> TypedProgram<C, R, H> {
     /// As [`Program::run_async_with`].
     pub fn run_async_with<'r, 'p>(
         &self,
-        host: &'r mut H,
+        host: &'r mut H::State<'_>,
         data: C::Data<'r, 'p>,
         limits: &RunLimits,
     ) -> TypedRun<'r, C::Data<'r, 'p>, R, H> {
@@ -231,18 +236,18 @@ impl<C: Context, R: FromR0> TypedProgram<C, R> {
 
 /// A run ([`RunAsync`]) whose result has a type. It is `Send` if data and host state are.
 #[must_use = "futures do nothing unless they are polled"]
-pub struct TypedRun<'r, D, T, H> {
+pub struct TypedRun<'r, D, T, H: ?Sized> {
     pub(crate) run: RunAsync<'r, D, H>,
     pub(crate) convert: fn(&Loaded, u64) -> Result<T, RunError>,
 }
 
-impl<D, T, H> fmt::Debug for TypedRun<'_, D, T, H> {
+impl<D, T, H: ?Sized> fmt::Debug for TypedRun<'_, D, T, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.run.fmt(f)
     }
 }
 
-impl<D, T, H: 'static> Future for TypedRun<'_, D, T, H> {
+impl<D, T, H: Host + ?Sized> Future for TypedRun<'_, D, T, H> {
     type Output = Result<T, RunError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {

@@ -15,6 +15,7 @@
 use crate::call::Caller;
 use crate::call::described::{HostValue, described_fn};
 use crate::call::prototype;
+use crate::call::state::Host;
 use crate::call::types::{Declaration, IntTypes};
 use crate::context::derive::{self, BpfContext, ContextField, Member, Shape};
 use crate::context::int::IntType;
@@ -344,7 +345,7 @@ impl FunctionInterface {
     }
 }
 
-impl<H: 'static> Linker<H> {
+impl<H: Host + ?Sized> Linker<H> {
     /// Describes the host to authors of plug-ins on context `C`: the context, the registered functions, and the limits
     /// of the engine. With the feature `serde` a description can be written to a file, from which `bpf header` makes
     /// the C header, and with which `bpf verify --host` gives the verdict of this linker.

@@ -8,6 +8,7 @@
 //! [`MapSet::check_offered`]: crate::MapSet::check_offered
 //! [`MapSet::reuse`]: crate::MapSet::reuse
 
+use crate::call::state::Host;
 use crate::load::host_error::{HostInterfaceError, check_name, wrong};
 use crate::load::loader::Loader;
 use bpf_maps::{MapDef, MapType};
@@ -65,7 +66,7 @@ impl HostFeatures {
     pub fn apply<'l, C, H>(self, loader: Loader<'l, C, H>) -> Loader<'l, C, H>
     where
         C: crate::context::Context,
-        H: 'static,
+        H: Host + ?Sized,
     {
         let HostFeatures { hybrid, privileged, sleepable } = self;
         loader.hybrid(hybrid).privileged(privileged).sleepable(sleepable)

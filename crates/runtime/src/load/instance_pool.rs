@@ -8,6 +8,7 @@
 //! Invariant: each of the pool's places has a clean instance, is lent out, or is to be filled. A clean instance was
 //! reset after its last use, and nobody has handles of it.
 
+use crate::call::state::Host;
 use crate::context::Context;
 use crate::engine::Engine;
 use crate::error::{LoadError, PoolError};
@@ -23,9 +24,9 @@ use std::time::Duration;
 
 /// A pool of instances of one module, each lent to one user at a time: made by [`Module::pool`]. Cheap to clone; clones
 /// are the same pool.
-pub struct InstancePool<H = ()>(Arc<Shared<H>>);
+pub struct InstancePool<H: ?Sized = ()>(Arc<Shared<H>>);
 
-struct Shared<H> {
+struct Shared<H: ?Sized> {
     engine: Engine,
     size: usize,
     places: Mutex<Places<H>>,
@@ -35,19 +36,19 @@ struct Shared<H> {
     make: Box<dyn Fn() -> Result<Instance<H>, LoadError> + Send + Sync>,
 }
 
-struct Places<H> {
+struct Places<H: ?Sized> {
     clean: Vec<Instance<H>>,
     /// Places whose instance was given up.
     unfilled: usize,
 }
 
-impl<H> Clone for InstancePool<H> {
+impl<H: ?Sized> Clone for InstancePool<H> {
     fn clone(&self) -> Self {
         InstancePool(Arc::clone(&self.0))
     }
 }
 
-impl<H> fmt::Debug for InstancePool<H> {
+impl<H: ?Sized> fmt::Debug for InstancePool<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InstancePool").field("size", &self.0.size).finish_non_exhaustive()
     }
@@ -58,19 +59,19 @@ impl<H> fmt::Debug for InstancePool<H> {
 /// A handle that outlives this (a clone of the [`Instance`], a [`crate::Program`], a [`crate::maps::Map`], a place in a
 /// hook) keeps the instance: the pool then gives it up, as it is, and makes another one in its place. A pool
 /// also gives up an instance after [`Map::freeze`] or [`Map::mmap_fd`] of one of its maps, which no reset undoes.
-pub struct Pooled<H: 'static = ()> {
+pub struct Pooled<H: Host + ?Sized = ()> {
     /// Present until the drop.
     instance: ManuallyDrop<Instance<H>>,
     pool: InstancePool<H>,
 }
 
-impl<H: 'static> fmt::Debug for Pooled<H> {
+impl<H: Host + ?Sized> fmt::Debug for Pooled<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pooled").field("instance", &*self.instance).finish_non_exhaustive()
     }
 }
 
-impl<C: Context, H: 'static> Module<C, H> {
+impl<C: Context, H: Host + ?Sized> Module<C, H> {
     /// Makes a pool of `size` instances, for a fresh state in each request.
     ///
     /// ```no_run
@@ -105,7 +106,7 @@ impl<C: Context, H: 'static> Module<C, H> {
     }
 }
 
-impl<H: 'static> InstancePool<H> {
+impl<H: Host + ?Sized> InstancePool<H> {
     /// The number of instances, lent ones included.
     pub fn size(&self) -> usize {
         self.0.size
@@ -118,8 +119,8 @@ impl<H: 'static> InstancePool<H> {
     /// tried again, and in a forked child.
     pub fn take(&self) -> Result<Pooled<H>, PoolError> {
         /// A place that is given back on drop unless it was filled.
-        struct Place<'p, H: 'static>(&'p InstancePool<H>);
-        impl<H: 'static> Drop for Place<'_, H> {
+        struct Place<'p, H: Host + ?Sized>(&'p InstancePool<H>);
+        impl<H: Host + ?Sized> Drop for Place<'_, H> {
             fn drop(&mut self) {
                 self.0.places().unfilled += 1;
             }
@@ -147,7 +148,7 @@ impl<H: 'static> InstancePool<H> {
     }
 }
 
-impl<H: 'static> Deref for Pooled<H> {
+impl<H: Host + ?Sized> Deref for Pooled<H> {
     type Target = Instance<H>;
 
     fn deref(&self) -> &Instance<H> {
@@ -155,7 +156,7 @@ impl<H: 'static> Deref for Pooled<H> {
     }
 }
 
-impl<H: 'static> Drop for Pooled<H> {
+impl<H: Host + ?Sized> Drop for Pooled<H> {
     fn drop(&mut self) {
         // SAFETY: nobody uses the field after this, the only place where it is taken.
         let instance = unsafe { ManuallyDrop::take(&mut self.instance) };

@@ -18,6 +18,8 @@
 
 use crate::abi::limits::RunLimits;
 use crate::attach::published::{Published, ReclaimOnDrop};
+use crate::call::state::Host;
+pub use crate::call::state::Loan;
 use crate::context::Context;
 use crate::error::{LoadError, RunError};
 use crate::handle::instance::Instance;
@@ -117,16 +119,16 @@ pub enum InterfaceError {
 
 /// A table of programs that implements an interface. Clones share the programs, and a replacement is seen through all
 /// of them. The types that the macro generates hold one.
-pub struct Table<C, H>(Arc<Shared<C, H>>);
+pub struct Table<C, H: ?Sized>(Arc<Shared<C, H>>);
 
-struct Shared<C, H> {
+struct Shared<C, H: ?Sized> {
     version: Published<Arc<Version<C, H>>>,
     /// The current version, for callers without a guard; changes lock it.
     latest: Mutex<Arc<Version<C, H>>>,
     reclaim: ReclaimOnDrop,
 }
 
-struct Version<C, H> {
+struct Version<C, H: ?Sized> {
     plan: Arc<Plan>,
     /// Programs, by the method's index.
     programs: Vec<Option<Program<C, H>>>,
@@ -183,7 +185,7 @@ impl Plan {
     }
 }
 
-impl<C, H: 'static> Owned for Version<C, H> {
+impl<C, H: Host + ?Sized> Owned for Version<C, H> {
     fn domain(&self) -> &Arc<Domain> {
         self.instance.engine().domain()
     }
@@ -193,19 +195,19 @@ impl<C, H: 'static> Owned for Version<C, H> {
     }
 }
 
-impl<C, H> Clone for Table<C, H> {
+impl<C, H: ?Sized> Clone for Table<C, H> {
     fn clone(&self) -> Self {
         Table(Arc::clone(&self.0))
     }
 }
 
-impl<C, H> fmt::Debug for Table<C, H> {
+impl<C, H: ?Sized> fmt::Debug for Table<C, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table").finish_non_exhaustive()
     }
 }
 
-impl<C: Context, H: 'static> Table<C, H> {
+impl<C: Context, H: Host + ?Sized> Table<C, H> {
     /// Loads the programs of the table of this name.
     ///
     /// # Errors
@@ -248,7 +250,7 @@ impl<C: Context, H: 'static> Table<C, H> {
     pub fn call<R: FromR0>(
         &self,
         method: usize,
-        host: &mut H,
+        host: &mut Loan<'_, H>,
         mut data: C::Data<'_, '_>,
         limits: Option<&RunLimits>,
     ) -> Result<Option<R>, RunError> {
@@ -256,7 +258,7 @@ impl<C: Context, H: 'static> Table<C, H> {
         // SAFETY: inside the guard, of the domain that versions are retired to.
         let version = unsafe { self.0.version.get() };
         let Some(program) = version.programs.get(method).and_then(Option::as_ref) else { return Ok(None) };
-        let (parts, host) = (C::parts(&mut data), core::ptr::from_mut(host).cast());
+        let (parts, host) = (C::parts(&mut data), host.pointer());
         let r0 = match limits {
             // SAFETY: `data` is borrowed to the end of this call and agrees with `C`, for which the program was loaded,
             // and `H` is its linker's; the guard keeps the version and is of its engine's domain.
@@ -277,7 +279,7 @@ impl<C: Context, H: 'static> Table<C, H> {
     pub fn call_async<'r, 'p, R: FromR0 + Send + 'r>(
         &self,
         method: usize,
-        host: &'r mut H,
+        host: &'r mut Loan<'_, H>,
         data: C::Data<'r, 'p>,
         limits: Option<&RunLimits>,
     ) -> CallAsync<'r, R>
@@ -295,8 +297,8 @@ impl<C: Context, H: 'static> Table<C, H> {
             return Box::pin(ready(Ok(None)));
         };
         let run = match limits {
-            None => program.run_async(host, data),
-            Some(limits) => program.run_async_with(host, data, limits),
+            None => program.run_lent(host.again(), data, None),
+            Some(limits) => program.run_lent(host.again(), data, Some(limits)),
         };
         // The run keeps its program.
         drop(guard);
@@ -357,24 +359,24 @@ pub type CallAsync<'r, R> = Pin<Box<dyn Future<Output = Result<Option<R>, RunErr
 
 /// The programs of a table, verified and compiled once for many instances. Generated types of
 /// [`interface`](macro@crate::interface) hold one.
-pub struct TableModule<C, H> {
+pub struct TableModule<C, H: ?Sized> {
     module: Module<C, H>,
     plan: Arc<Plan>,
 }
 
-impl<C, H> Clone for TableModule<C, H> {
+impl<C, H: ?Sized> Clone for TableModule<C, H> {
     fn clone(&self) -> Self {
         TableModule { module: self.module.clone(), plan: Arc::clone(&self.plan) }
     }
 }
 
-impl<C, H> fmt::Debug for TableModule<C, H> {
+impl<C, H: ?Sized> fmt::Debug for TableModule<C, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TableModule").field("table", &self.plan.name).finish_non_exhaustive()
     }
 }
 
-impl<C: Context, H: 'static> TableModule<C, H> {
+impl<C: Context, H: Host + ?Sized> TableModule<C, H> {
     /// Verifies and compiles the programs of the table of this name.
     ///
     /// # Errors

@@ -6,12 +6,13 @@ use crate::call::helpers::packet::{is_packet_helper, own_prototype, packet_helpe
 use crate::call::helpers::print;
 use crate::call::helpers::table::shipped;
 use crate::call::helpers::timers::own_set_callback;
+use crate::call::over::Over;
+use crate::call::state::Host;
 use crate::call::types::{Declaration, IntTypes, declared, may_be};
 use crate::call::{Caller, HostFn, IntoAsyncFn, IntoHostFn, SharedBytes, host_fn, prototype, sleeping};
 use crate::context::{Context, ContextLayout};
 use crate::engine::{Engine, trace};
 use crate::error::{LinkError, LoadError, PrototypeMismatch};
-use crate::handle::over::Over;
 use crate::program::bound::{Bound, TRAP, trap, unresolved};
 use crate::program::references::{Functions, References};
 use bpf_isa::{Callee, Insn, InsnIdx};
@@ -43,7 +44,7 @@ pub fn helper_name(id: u32) -> Option<String> {
 /// })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Linker<H = ()> {
+pub struct Linker<H: ?Sized = ()> {
     pub(super) engine: Engine,
     /// Prototypes by id: the shipped helpers and the registered functions.
     pub(super) protos: Helpers,
@@ -74,7 +75,7 @@ impl Registered {
     }
 }
 
-impl<H> Drop for Linker<H> {
+impl<H: ?Sized> Drop for Linker<H> {
     fn drop(&mut self) {
         // Dropped one by one: the drops of the others run if that of one panics.
         let mut finish = Finish::default();
@@ -84,7 +85,7 @@ impl<H> Drop for Linker<H> {
     }
 }
 
-impl<H> fmt::Debug for Linker<H> {
+impl<H: ?Sized> fmt::Debug for Linker<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let functions: Vec<&HelperProto> = self.funcs.iter().map(|function| &function.proto).collect();
         f.debug_struct("Linker").field("functions", &functions).finish_non_exhaustive()
@@ -94,11 +95,11 @@ impl<H> fmt::Debug for Linker<H> {
 /// A closure's prototype by its type: its arguments, its result, and which of them are integers.
 pub(super) type Types = ([ArgKind; 5], Ret, IntTypes);
 
-fn types<H, Args, F: IntoHostFn<H, Args>>(_: &F) -> Types {
+fn types<H: ?Sized, Args, F: IntoHostFn<H, Args>>(_: &F) -> Types {
     (F::ARGS, F::RET, F::INTS)
 }
 
-impl<H: 'static> Linker<H> {
+impl<H: Host + ?Sized> Linker<H> {
     /// A linker with the shipped helpers.
     pub fn new(engine: &Engine) -> Self {
         let mut protos = Helpers::shipped();

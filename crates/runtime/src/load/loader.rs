@@ -5,6 +5,8 @@
 //! visible, so a load that fails leaves nothing behind.
 
 use crate::call::helpers::owned::{LocalType, declared_obj_new};
+use crate::call::over::Over;
+use crate::call::state::Host;
 use crate::context::Context;
 use crate::context::frags::XdpFrags;
 use crate::engine::Engine;
@@ -12,7 +14,6 @@ use crate::engine::usage::{Account, Payer};
 use crate::error::{LoadError, NotFound, PrototypeMismatch};
 use crate::handle::instance::Instance;
 use crate::handle::kept::Kept;
-use crate::handle::over::Over;
 use crate::handle::prog_array::ProgArray;
 use crate::handle::program::Program;
 use crate::load::hints::{self, VerifyHint};
@@ -39,7 +40,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-impl<H: 'static> Linker<H> {
+impl<H: Host + ?Sized> Linker<H> {
     /// Loads all programs of an object, verified for context `C`, in the engine's mode.
     ///
     /// # Errors
@@ -102,7 +103,7 @@ impl<H: 'static> Linker<H> {
 /// let program = linker.loader::<Raw>().insns("one", assemble("r0 = 1\nexit").unwrap())?;
 /// # Ok(()) }
 /// ```
-pub struct Loader<'l, C, H = ()> {
+pub struct Loader<'l, C, H: ?Sized = ()> {
     linker: &'l Linker<H>,
     how: How,
     only: Option<Vec<String>>,
@@ -114,13 +115,13 @@ pub struct Loader<'l, C, H = ()> {
     context: Over<C>,
 }
 
-impl<C, H> fmt::Debug for Loader<'_, C, H> {
+impl<C, H: ?Sized> fmt::Debug for Loader<'_, C, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Loader").field("how", &self.how).field("only", &self.only).finish_non_exhaustive()
     }
 }
 
-impl<C: Context, H: 'static> Loader<'_, C, H> {
+impl<C: Context, H: Host + ?Sized> Loader<'_, C, H> {
     /// Sets whether a program is checked at run time instead of refused where only an offset or the end of a loop is
     /// not proven: a load or store at an unproven offset into a region of the context or into global data is compared
     /// with the bounds of that region, and a program that is not proven to end runs with a budget

@@ -1,5 +1,6 @@
 //! The maps of an object: which are created, and which existing ones are taken over.
 
+use crate::call::state::Host;
 use crate::context::Context;
 use crate::engine::Engine;
 use crate::engine::usage::Payer;
@@ -246,7 +247,7 @@ impl MapSet {
     ///
     /// # Errors
     /// As [`MapSet::reuse`], with the name of the first map that cannot be taken over.
-    pub fn reuse_all<H: 'static>(self, old: &Instance<H>) -> Result<MapSet, LoadError> {
+    pub fn reuse_all<H: Host + ?Sized>(self, old: &Instance<H>) -> Result<MapSet, LoadError> {
         let is_global = |map: &&Map| {
             let holds =
                 |kind: &DefKind| matches!(kind, DefKind::Data(data) if data.contents.is_some() || data.constant);
@@ -361,7 +362,7 @@ impl MapSet {
     ///
     /// # Errors
     /// [`LoadError::NotFound`]; [`LoadError::ProgArray`] if the number of slots differs; [`LoadError::OtherDomain`].
-    pub fn reuse_array<C: Context, H: 'static>(
+    pub fn reuse_array<C: Context, H: Host + ?Sized>(
         mut self,
         name: &str,
         array: &ProgArray<C, H>,
@@ -383,7 +384,7 @@ impl MapSet {
     ///
     /// # Errors
     /// [`LoadError::NotFound`]; [`LoadError::OtherDomain`].
-    pub fn copy_array<C: Context, H: 'static>(
+    pub fn copy_array<C: Context, H: Host + ?Sized>(
         mut self,
         name: &str,
         array: &ProgArray<C, H>,
@@ -422,7 +423,7 @@ impl MapSet {
     }
 
     /// Returns the index of the prog array of this name. `array` must be of this engine.
-    fn array<C: Context, H: 'static>(&self, name: &str, array: &ProgArray<C, H>) -> Result<usize, LoadError> {
+    fn array<C: Context, H: Host + ?Sized>(&self, name: &str, array: &ProgArray<C, H>) -> Result<usize, LoadError> {
         self.engine.domain().owns(&**array.table())?;
         self.find("prog array", name, |kind| matches!(kind, DefKind::Progs { .. }))
     }

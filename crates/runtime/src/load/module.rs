@@ -9,13 +9,14 @@
 //! Invariant: the maps of an instance have the module's definitions, and hold the same bytes where the verification
 //! relied on constants.
 
+use crate::call::over::Over;
+use crate::call::state::Host;
 use crate::context::Context;
 use crate::engine::Engine;
 use crate::engine::usage::{Account, Payer};
 use crate::error::LoadError;
 use crate::handle::instance::Instance;
 use crate::handle::kept::{Kept, Renew};
-use crate::handle::over::Over;
 use crate::load::map_set::{DefKind, MapSet, Planned, initialise};
 use crate::program::bindings::Pool;
 use crate::program::loaded::{Loaded, Place};
@@ -43,7 +44,7 @@ use std::sync::atomic::Ordering;
 /// }
 /// # Ok(()) }
 /// ```
-pub struct Module<C, H = ()> {
+pub struct Module<C, H: ?Sized = ()> {
     inner: Arc<Inner>,
     types: Over<(C, H)>,
 }
@@ -88,20 +89,20 @@ impl Part {
     }
 }
 
-impl<C, H> Clone for Module<C, H> {
+impl<C, H: ?Sized> Clone for Module<C, H> {
     fn clone(&self) -> Self {
         Module { inner: Arc::clone(&self.inner), types: PhantomData }
     }
 }
 
-impl<C, H> fmt::Debug for Module<C, H> {
+impl<C, H: ?Sized> fmt::Debug for Module<C, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.inner.parts.iter().map(|part| &*part.unit.name).collect();
         f.debug_struct("Module").field("programs", &names).finish_non_exhaustive()
     }
 }
 
-impl<C: Context, H: 'static> Module<C, H> {
+impl<C: Context, H: Host + ?Sized> Module<C, H> {
     pub(super) fn new(
         engine: &Engine,
         planned: Arc<[Planned]>,
@@ -164,7 +165,7 @@ impl<C: Context, H: 'static> Module<C, H> {
 /// The options of one instance of a [`Module`]: [`Module::instance`].
 #[derive(Debug)]
 #[must_use = "an instance is made by `make`"]
-pub struct Instantiate<'m, C, H = ()> {
+pub struct Instantiate<'m, C, H: ?Sized = ()> {
     module: &'m Module<C, H>,
     maps: Option<MapSet>,
     name: Option<Arc<str>>,
@@ -172,7 +173,7 @@ pub struct Instantiate<'m, C, H = ()> {
     budget: Option<u64>,
 }
 
-impl<'m, C: Context, H: 'static> Instantiate<'m, C, H> {
+impl<'m, C: Context, H: Host + ?Sized> Instantiate<'m, C, H> {
     /// Returns these options for an instance of another module.
     pub(super) fn of(self, module: &'m Module<C, H>) -> Self {
         Instantiate { module, ..self }

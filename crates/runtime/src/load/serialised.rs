@@ -14,6 +14,7 @@
 //! not a crash. The header does not show that the code is harmless: write access to the bytes allows arbitrary code
 //! execution, as with a shared library. The safe form of a program is its object.
 
+use crate::call::state::Host;
 use crate::context::Context;
 use crate::engine::Engine;
 use crate::error::{DeserializeError, SerializeError};
@@ -123,7 +124,7 @@ impl Header {
     }
 }
 
-impl<C: Context, H: 'static> Module<C, H> {
+impl<C: Context, H: Host + ?Sized> Module<C, H> {
     /// Returns the module as bytes, for [`Module::deserialize`] by the same build of this library, on the same kind of
     /// processor, in an engine with the same settings. Information for debuggers is left out.
     ///
@@ -422,7 +423,7 @@ fn lines(source: &Source) -> (Vec<String>, Lines) {
 }
 
 #[cfg(native)]
-fn get_part<C: Context, H: 'static>(
+fn get_part<C: Context, H: Host + ?Sized>(
     linker: &Linker<H>,
     planned: &[Planned],
     from: &mut Reader<'_>,

@@ -6,6 +6,7 @@
 //! prog arrays that they jump through.
 
 use crate::abi::limits::Checks;
+use crate::call::state::Host;
 use crate::context::ContextLayout;
 use crate::engine::config::Mode;
 use crate::engine::trace;
@@ -84,7 +85,7 @@ pub(super) enum Trust {
 }
 
 /// A program that is being loaded.
-pub(super) struct Loading<'a, H> {
+pub(super) struct Loading<'a, H: ?Sized> {
     pub(super) linker: &'a Linker<H>,
     pub(super) name: &'a str,
     pub(super) layout: &'static ContextLayout,
@@ -132,7 +133,7 @@ static NO_FACTS: Facts = Facts {
     contained: None,
 };
 
-impl<H: 'static> Loading<'_, H> {
+impl<H: Host + ?Sized> Loading<'_, H> {
     /// Takes all steps, counts the load and reports it to listeners: `then` gets the compiled program, and `bytes`
     /// returns the bytes of code of the result of `then`.
     pub(super) fn load<R>(

@@ -15,6 +15,7 @@
 
 use crate::attach::hook::Hook;
 use crate::attach::plan::{Plan, PlanError};
+use crate::call::state::Host;
 use crate::context::Context;
 use crate::engine::Engine;
 use crate::engine::usage::Account;
@@ -139,7 +140,7 @@ impl Tenant {
 /// tenants.remove("acme")?;
 /// # Ok(()) }
 /// ```
-pub struct Tenants<C, H = ()> {
+pub struct Tenants<C, H: ?Sized = ()> {
     places: Vec<Place<C, H>>,
     arrays: Vec<(String, Arc<ProgArray<C, H>>)>,
     engine: Engine,
@@ -148,7 +149,7 @@ pub struct Tenants<C, H = ()> {
     changed: Condvar,
 }
 
-struct State<C, H> {
+struct State<C, H: ?Sized> {
     module: Module<C, H>,
     list: List<H>,
     /// The thread that makes a change.
@@ -159,24 +160,24 @@ struct State<C, H> {
 type List<H> = BTreeMap<String, Arc<Admitted<H>>>;
 
 /// Where each tenant's program is called.
-enum Place<C, H> {
+enum Place<C, H: ?Sized> {
     Array(Arc<ProgArray<C, H>>, String),
     Hook(Arc<Hook<C, H>>, String),
 }
 
-struct Admitted<H> {
+struct Admitted<H: ?Sized> {
     tenant: Tenant,
     account: Option<Account>,
     instance: Instance<H>,
 }
 
-impl<C, H> fmt::Debug for Tenants<C, H> {
+impl<C, H: ?Sized> fmt::Debug for Tenants<C, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tenants").field("places", &self.places.len()).finish_non_exhaustive()
     }
 }
 
-impl<C: Context, H: 'static> Tenants<C, H> {
+impl<C: Context, H: Host + ?Sized> Tenants<C, H> {
     /// Makes an empty list, without places for the tenants' programs.
     pub fn new(module: &Module<C, H>) -> Self {
         let state = State { module: module.clone(), list: List::new(), changing: None };
@@ -374,7 +375,7 @@ impl<C: Context, H: 'static> Tenants<C, H> {
     }
 }
 
-impl<C, H> Tenants<C, H> {
+impl<C, H: ?Sized> Tenants<C, H> {
     /// Nothing under the lock panics, so poison means nothing.
     fn state(&self) -> MutexGuard<'_, State<C, H>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -382,9 +383,9 @@ impl<C, H> Tenants<C, H> {
 }
 
 /// A thread's claim to the list of tenants, for one change. Dropping it ends the change.
-struct Turn<'t, C, H>(&'t Tenants<C, H>);
+struct Turn<'t, C, H: ?Sized>(&'t Tenants<C, H>);
 
-impl<C, H> Turn<'_, C, H> {
+impl<C, H: ?Sized> Turn<'_, C, H> {
     /// Calls `change` with the list, under the lock. `change` must not drop any part of the list.
     fn look<R>(&self, change: impl FnOnce(&mut State<C, H>) -> R) -> R {
         change(&mut self.0.state())
@@ -398,7 +399,7 @@ impl<C, H> Turn<'_, C, H> {
     }
 }
 
-impl<C, H> Drop for Turn<'_, C, H> {
+impl<C, H: ?Sized> Drop for Turn<'_, C, H> {
     fn drop(&mut self) {
         self.0.state().changing = None;
         self.0.changed.notify_one();

@@ -16,6 +16,7 @@
 //! A program in its own array is a cycle of handles. As in the kernel, an array is emptied when its last *user* handle
 //! goes: instances, programs and [`ProgArray`](crate::ProgArray)s that the user holds count, programs in slots do not.
 
+use crate::call::state::Host;
 use crate::engine::Engine;
 use crate::engine::config::Mode;
 use crate::engine::trace;
@@ -161,7 +162,7 @@ pub(crate) struct Kind {
 pub(crate) struct HostType(fn() -> (TypeId, &'static str));
 
 impl HostType {
-    pub(crate) fn of<H: 'static>() -> HostType {
+    pub(crate) fn of<H: Host + ?Sized>() -> HostType {
         HostType(|| (TypeId::of::<H>(), std::any::type_name::<H>()))
     }
 

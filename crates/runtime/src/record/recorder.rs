@@ -5,6 +5,7 @@
 //! a recorder stay machine code.
 
 use crate::abi::limits::RunLimits;
+use crate::call::state::{Host, Loan};
 use crate::context::Context;
 use crate::error::RunError;
 use crate::error::record::RecordError;
@@ -69,7 +70,7 @@ pub enum RecordMode {
 }
 
 /// Records runs of one program: [`Program::recorder`].
-pub struct Recorder<C, H = ()> {
+pub struct Recorder<C, H: ?Sized = ()> {
     program: Program<C, H>,
     mode: RecordMode,
     what: Arc<Interpreted>,
@@ -97,13 +98,13 @@ struct Slot {
     end: Option<Result<u64, String>>,
 }
 
-impl<C, H> fmt::Debug for Recorder<C, H> {
+impl<C, H: ?Sized> fmt::Debug for Recorder<C, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Recorder").field("program", &self.program).field("mode", &self.mode).finish_non_exhaustive()
     }
 }
 
-impl<C: Context, H: 'static> Program<C, H> {
+impl<C: Context, H: Host + ?Sized> Program<C, H> {
     /// Makes a recorder of runs of this program. Programs in machine code must have been loaded with
     /// [`Loader::recordable`](crate::Loader::recordable). Other runs of the program cost as much as without a recorder.
     ///
@@ -183,7 +184,7 @@ fn mode_of(loaded: &Loaded, what: &Interpreted) -> Result<RecordMode, RecordErro
     Ok(if asks || !native { RecordMode::Interpreted } else { RecordMode::Context })
 }
 
-impl<C: Context, H: 'static> Recorder<C, H> {
+impl<C: Context, H: Host + ?Sized> Recorder<C, H> {
     /// Returns how the runs are recorded.
     pub fn mode(&self) -> RecordMode {
         self.mode
@@ -195,7 +196,7 @@ impl<C: Context, H: 'static> Recorder<C, H> {
     /// # Errors
     /// [`RunError`]: the run ended without a result. It is kept, too.
     #[inline]
-    pub fn run(&mut self, host: &mut H, data: C::Data<'_, '_>) -> Result<u64, RunError> {
+    pub fn run(&mut self, host: &mut H::State<'_>, data: C::Data<'_, '_>) -> Result<u64, RunError> {
         self.run_under(host, data, None)
     }
 
@@ -204,14 +205,19 @@ impl<C: Context, H: 'static> Recorder<C, H> {
     /// # Errors
     /// As for [`Program::run_with`].
     #[inline]
-    pub fn run_with(&mut self, host: &mut H, data: C::Data<'_, '_>, limits: &RunLimits) -> Result<u64, RunError> {
+    pub fn run_with(
+        &mut self,
+        host: &mut H::State<'_>,
+        data: C::Data<'_, '_>,
+        limits: &RunLimits,
+    ) -> Result<u64, RunError> {
         self.run_under(host, data, Some(limits))
     }
 
     #[inline]
     fn run_under(
         &mut self,
-        host: &mut H,
+        host: &mut H::State<'_>,
         mut data: C::Data<'_, '_>,
         limits: Option<&RunLimits>,
     ) -> Result<u64, RunError> {
@@ -219,7 +225,7 @@ impl<C: Context, H: 'static> Recorder<C, H> {
         // A refused run reads nothing.
         parts.check().map_err(|error| *error)?;
         let loaded = self.program.loaded();
-        let host = core::ptr::from_mut(host).cast();
+        let host = Loan::<H>::new(host).pointer();
         if self.slots.len() == self.next {
             self.slots.push(Slot::default());
         }

@@ -1,7 +1,7 @@
 //! Tables of programs as implementations of a trait.
 
 use crate::common::engines::engines;
-use bpf_runtime::interfaces::{Method, Table};
+use bpf_runtime::interfaces::{Loan, Method, Table};
 use bpf_runtime::{
     BpfContext, Engine, FromR0, Linker, LoadError, MapSet, Object, Raw, RunError, RunLimits,
     error::{LookupError, RunErrorKind},
@@ -172,7 +172,7 @@ fn a_method_without_a_result_is_run_by_its_interface_only() {
         ];
         let table = Table::<Conn, ()>::load(linker.loader(), &object, "full", maps(), &methods).expect("a table");
         let results = [0, 1, 2].map(|method| {
-            let called = table.call::<u64>(method, &mut (), &mut Conn { port: 7, seen: 0 }, None);
+            let called = table.call::<u64>(method, &mut Loan::new(&mut ()), &mut Conn { port: 7, seen: 0 }, None);
             called.expect("a run").expect("a program")
         });
         assert_eq!(results, [3, 0, -7i64 as u64]);

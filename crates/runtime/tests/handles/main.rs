@@ -6,6 +6,7 @@
 mod common;
 
 mod api;
+mod borrowed_state;
 mod dispatcher;
 mod drops;
 mod examples;
