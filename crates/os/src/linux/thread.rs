@@ -43,7 +43,7 @@ pub fn stack() -> Option<(u64, u64)> {
         return None;
     }
     let start = start.addr();
-    if cfg!(target_env = "musl") && std::process::id() == id() {
+    if cfg!(target_env = "musl") && is_first(start.checked_add(len)?) {
         // musl returns the size that the main thread's stack has grown to.
         return grown_stack(start.checked_add(len)?);
     }
@@ -51,6 +51,15 @@ pub fn stack() -> Option<(u64, u64)> {
     // much.
     let guard = guard.min(len);
     Some((start as u64 + guard as u64, (len - guard) as u64))
+}
+
+/// Whether the stack that ends at `top` is that on which the program began: at most 6 MiB of arguments and environment
+/// lie between `top` and the program's name. The thread's number does not tell: in a child process, the thread that
+/// forked has the number of the process, whatever its stack is.
+fn is_first(top: usize) -> bool {
+    // SAFETY: takes no pointer.
+    let name = unsafe { libc::getauxval(libc::AT_EXECFN) };
+    usize::try_from(name).is_ok_and(|name| name.checked_sub(top).is_some_and(|above| above <= 6 << 20))
 }
 
 /// The bounds of the main thread's stack under musl, of which `top` is a high address.
