@@ -450,6 +450,8 @@ pub(super) fn run(
             let result = program.run(&mut (), &mut buff);
             fields = buff.fields;
             let kept = SkFields {
+                // `bpf_skb_store_bytes` clears it if the program says so (`BPF_F_INVALIDATE_HASH`).
+                hash: if fields.hash == 0 { 0 } else { before.hash },
                 mark: fields.mark,
                 priority: fields.priority,
                 tc_index: fields.tc_index,
