@@ -52,6 +52,8 @@ impl Image {
     pub(crate) unsafe fn take(&mut self, places: &Places, parts: Parts) {
         self.parts.clear();
         self.bytes.clear();
+        // A vector that grows by itself begins with room for four.
+        self.parts.reserve_exact(1 + usize::from(!parts.memory.is_null()) + places.count());
         if parts.context_len > places.dense && !parts.context.is_null() {
             let (at, len) = (parts.context.cast_const(), parts.context_len);
             self.parts.push(Part { start: at.expose_provenance() as u64, len, writable: true });
