@@ -125,6 +125,11 @@ impl bpf_jit::Emitter for Emitter<'_> {
         self.switch_by_table(switch);
     }
 
+    fn below_cfa(&self) -> (u32, u32) {
+        // The BPF stack is at the top of the frame.
+        (self.frame.total() - self.frame.slot(0), 0)
+    }
+
     fn finish(mut self) -> Result<(), EmitError> {
         self.stubs();
         self.s.tables(Jump::Entry, self.code);

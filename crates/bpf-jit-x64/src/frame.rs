@@ -102,6 +102,12 @@ impl Frame {
         FrameShape { bytes: self.bytes, below_caller, return_address: Some(below_caller - 8) }
     }
 
+    /// The distances of slot 0 and of r10 below the CFA.
+    pub(crate) fn below_cfa(&self) -> (u32, u32) {
+        let rsp = self.bytes - self.red_zone;
+        (rsp, if self.framed() { 16 } else { rsp })
+    }
+
     fn framed(&self) -> bool {
         self.base == Rbp
     }

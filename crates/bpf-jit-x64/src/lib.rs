@@ -191,6 +191,10 @@ impl bpf_jit::Emitter for Emitter<'_> {
         self.switch_by_table(switch);
     }
 
+    fn below_cfa(&self) -> (u32, u32) {
+        self.frame.below_cfa()
+    }
+
     fn finish(mut self) -> Result<(), EmitError> {
         self.stubs();
         self.s.tables(Jump::Entry, self.code);

@@ -205,6 +205,9 @@ pub trait Emitter {
     /// Ends the loop begun last.
     fn end_loop(&mut self) {}
 
+    /// Returns the distances of slot 0 and of r10 below the canonical frame address.
+    fn below_cfa(&self) -> (u32, u32);
+
     /// Ends the function.
     fn finish(self) -> Result<(), EmitError>;
 }

@@ -1,5 +1,6 @@
 //! The unit of emitted code.
 
+use crate::homes::Homes;
 use crate::unwind::Unwind;
 use core::fmt;
 use core::ops::Range;
@@ -217,6 +218,8 @@ pub struct Code {
     pub frames: Vec<FrameShape>,
     /// Changes of the frame, ascending by `at`; empty unless requested.
     pub unwind: Vec<Unwind>,
+    /// The places of each subprogram's BPF registers; empty unless [`Code::unwind`] is requested and each has one.
+    pub homes: Vec<Homes>,
     /// The requirements of the first entry on its hidden argument.
     pub needs: Needs,
 }
@@ -249,6 +252,7 @@ impl Code {
             tail_calls: Vec::new(),
             frames: Vec::new(),
             unwind: Vec::new(),
+            homes: Vec::new(),
             needs: Needs::Run,
         }
     }
@@ -263,6 +267,7 @@ impl Code {
         self.tail_calls.clear();
         self.frames.clear();
         self.unwind.clear();
+        self.homes.clear();
         self.needs = Needs::Run;
     }
 

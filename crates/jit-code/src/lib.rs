@@ -12,6 +12,7 @@
 
 mod code;
 mod hardening;
+mod homes;
 pub mod layout;
 mod opt_level;
 mod run_ctx;
@@ -22,6 +23,7 @@ pub use code::{
     TailCallSite, TailTarget,
 };
 pub use hardening::{CpuFeatures, Hardening};
+pub use homes::{Home, Homes};
 pub use opt_level::OptLevel;
 pub use run_ctx::{RunCtx, StopCode, TAIL_CALL_LIMIT};
 pub use unwind::{Unwind, UnwindOp};

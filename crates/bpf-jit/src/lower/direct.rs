@@ -12,13 +12,14 @@
 use super::func::{FuncLowerer, Sink};
 use super::webs::{NO_WEB, REGS};
 use super::{Arity, LowerOptions, Lowerer};
-use crate::alloc::AllocOptions;
+use crate::alloc::{Alloc, AllocOptions, Loc};
 use crate::backend::{Backend, EmitError, EmitOptions, Emitter, Shape};
 use crate::externs::Signatures;
 use crate::fixed::{self, Needs};
+use crate::machine::MachineDesc;
 use bpf_analysis::{BlockId as BpfBlock, CallArity as _, Facts, RegSet};
 use bpf_isa::{Callee, Contents, InsnIdx, MAY_GOTO_BUDGET, Program, Reg, StackUse, Subprog, SubprogId, Width};
-use bpf_jit_code::Code;
+use bpf_jit_code::{Code, Home, Homes};
 use bpf_lir::{BlockId, Func, Op, Region, Span, VReg, Val};
 use core::ops::Range;
 
@@ -120,6 +121,7 @@ impl Lowerer {
         let machine = backend.machine(options.emit);
         let contents = program.contents();
         backend.begin(program.subprogs().len());
+        let mut homes = Vec::new();
         let some_dead = facts.insns.iter().any(|fact| fact.dead);
         let mut address_taken = Vec::new();
         if options.emit.hardening.landing_pads {
@@ -160,7 +162,11 @@ impl Lowerer {
                 calls: contents.calls,
                 address_taken: address_taken.get(i) == Some(&true),
             };
-            let mut sink = Direct(backend.function(&shape, alloc, options.emit, code)?);
+            let emitter = backend.function(&shape, alloc, options.emit, code)?;
+            if options.emit.unwind {
+                homes.push(places(contents, alloc, machine, emitter.below_cfa()));
+            }
+            let mut sink = Direct(emitter);
             let mut cur = [NO_WEB; REGS];
             for (web, reg) in cur.iter_mut().zip(Reg::ALL).filter(|(_, reg)| *reg != Reg::R10) {
                 *web = fixed::home(reg);
@@ -192,9 +198,24 @@ impl Lowerer {
             lowerer.emit()?;
             sink.0.finish()?;
         }
+        code.homes = homes;
         code.needs = self.needs();
         backend.finish(options.emit, code)
     }
+}
+
+/// Returns the places of the BPF registers in a function whose slots and r10 are at these distances below the CFA.
+fn places(contents: Contents, alloc: &Alloc, machine: &MachineDesc, (slots, frame): (u32, u32)) -> Homes {
+    let mut regs = [None; 10];
+    for (place, reg) in regs.iter_mut().zip(Reg::ALL) {
+        if contents.registers & 1 << reg as u16 != 0 {
+            *place = alloc.locs.get(fixed::home(reg).index()).map(|loc| match *loc {
+                Loc::Reg(reg) => Home::Reg(reg.0),
+                Loc::Slot(slot) => Home::Memory(slots.saturating_sub(8 * slot)),
+            });
+        }
+    }
+    Homes { regs, args: machine.args.map(|reg| reg.0), frame }
 }
 
 /// Stands for no block.

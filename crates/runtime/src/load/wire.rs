@@ -224,10 +224,10 @@ impl Wire for TailTarget {
     }
 }
 
-/// Leaves out `pc_map` and `unwind`, which only debuggers read.
+/// Leaves out `pc_map`, `unwind` and `homes`, which only debuggers read.
 impl Wire for Code {
     fn put(&self, to: &mut Writer) {
-        let Code { arch, bytes, relocs, entries, pc_map: _, tables, tail_calls, frames, unwind: _, needs } = self;
+        let Code { arch, bytes, relocs, entries, tables, tail_calls, frames, needs, .. } = self;
         arch.put(to);
         bytes.len().put(to);
         to.0.extend_from_slice(bytes);
