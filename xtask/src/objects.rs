@@ -2,7 +2,8 @@
 //!
 //! A fresh machine has no clang with a BPF target, so the objects are committed beside their sources. Each source names
 //! the instruction-set versions it is built for in a comment, `mcpu: v3 v2`; the first is `name.o`, a further one
-//! `name.v2.o`. DWARF is stripped (BTF and its line info stay) and paths are made relative, so that the bytes do not
+//! `name.v2.o`. DWARF is stripped (BTF and its line info stay) unless a comment
+//! says `dwarf: kept`, and paths are made relative, so that the bytes do not
 //! depend on where the tree lies and `--check` can compare them.
 
 use crate::shell;
@@ -57,7 +58,9 @@ pub(crate) fn run(check: bool) -> anyhow::Result<()> {
             // Debian keeps <asm/types.h> in the multiarch folder, which the bpf target does not search.
             compile.args(["-I/usr/include/x86_64-linux-gnu", "-c"]).arg(&source).arg("-o").arg(&built);
             shell::run(&mut compile)?;
-            shell::run(shell::command(strip).arg("-g").arg(&built))?;
+            if !text.contains("dwarf: kept") {
+                shell::run(shell::command(strip).arg("-g").arg(&built))?;
+            }
             let (old, new) = (shell::root().join(&object), shell::root().join(&built));
             if check {
                 if fs::read(&old).ok() != Some(fs::read(&new)?) {

@@ -1,8 +1,14 @@
-//! Source lines for debuggers: DWARF 4 with a compilation unit for the program, its functions, and a line table.
+//! What debuggers are told beside symbols and frames: DWARF 4 with a compilation unit for the program, its functions,
+//! their variables, and a line table.
 
-use crate::unit::Unit;
+use crate::unit::{Row, Unit};
+use crate::variables;
 use gimli::write::{Address, AttributeValue, Dwarf, EndianVec, LineProgram, LineString, Sections, UnitEntryId};
 use gimli::{DwAt, Encoding, Format, LineEncoding, LittleEndian};
+
+/// GDB takes a function's second line to be behind its prologue, where it breaks, only for producers whose names begin
+/// so. The instructions are mostly clang's, and have a line there ([`line_program`]).
+const PRODUCER: &[u8] = b"clang (bpf-debug)";
 
 /// Name and bytes of a section.
 pub(crate) type Section = (&'static str, Vec<u8>);
@@ -21,7 +27,8 @@ pub(crate) fn sections(unit: &Unit) -> Option<Vec<Section>> {
     };
     let source = dwarf.units.add(gimli::write::Unit::new(encoding, lines));
     let first = unit.files.first().map_or("?", String::as_str);
-    describe(dwarf.units.get_mut(source), unit, first, 0, str::to_owned);
+    let functions = describe(dwarf.units.get_mut(source), unit, first, 0, str::to_owned);
+    variables::describe(unit, dwarf.units.get_mut(source), &functions);
     let named = dwarf.units.add(gimli::write::Unit::new(encoding, LineProgram::none()));
     describe(dwarf.units.get_mut(named), unit, "bpf", 1, |symbol| symbol.trim_start_matches("bpf:").to_owned());
 
@@ -40,25 +47,29 @@ pub(crate) fn sections(unit: &Unit) -> Option<Vec<Section>> {
 
 /// Fills in a unit with this file name, declared `longer` bytes longer than its code, with its functions named by
 /// `name`.
-fn describe(out: &mut gimli::write::Unit, unit: &Unit, file: &str, longer: u64, name: impl Fn(&str) -> String) {
+fn describe(out: &mut gimli::write::Unit, unit: &Unit, file: &str, longer: u64, name: impl Fn(&str) -> String) -> Vec<UnitEntryId> {
     let root = out.root();
     set(out, root, gimli::DW_AT_name, AttributeValue::String(text(file)));
-    set(out, root, gimli::DW_AT_producer, AttributeValue::String(b"bpf-debug".to_vec()));
+    set(out, root, gimli::DW_AT_producer, AttributeValue::String(PRODUCER.to_vec()));
+    set(out, root, gimli::DW_AT_language, AttributeValue::Language(gimli::DW_LANG_C99));
     place(out, root, unit.base as u64, unit.len as u64 + longer);
-    for function in 0..unit.functions.len() {
+    let functions = 0..unit.functions.len();
+    let entries = functions.map(|function| {
         let (start, end) = unit.range(function);
         let entry = out.add(root, gimli::DW_TAG_subprogram);
         set(out, entry, gimli::DW_AT_name, AttributeValue::String(text(&name(&unit.symbol(function)))));
         set(out, entry, gimli::DW_AT_external, AttributeValue::Flag(true));
         place(out, entry, unit.base as u64 + u64::from(start), u64::from(end - start));
-    }
+        entry
+    });
+    entries.collect()
 }
 
 fn set(unit: &mut gimli::write::Unit, entry: UnitEntryId, name: DwAt, value: AttributeValue) {
     unit.get_mut(entry).set(name, value);
 }
 
-/// Sets an entry's address range. (A function starts with its code, so debuggers break there.)
+/// Sets an entry's address range. 
 fn place(unit: &mut gimli::write::Unit, entry: UnitEntryId, address: u64, len: u64) {
     set(unit, entry, gimli::DW_AT_low_pc, AttributeValue::Address(Address::Constant(address)));
     set(unit, entry, gimli::DW_AT_high_pc, AttributeValue::Udata(len));
@@ -72,12 +83,18 @@ fn line_program(unit: &Unit, encoding: Encoding) -> LineProgram {
     let directory = program.default_directory();
     let files: Vec<_> = unit.files.iter().map(|file| program.add_file(name(file), directory, None)).collect();
     for function in 0..unit.functions.len() {
-        let rows = unit.rows(function);
+        let mut rows = unit.rows(function);
         if rows.is_empty() {
             continue;
         }
         let (start, end) = unit.range(function);
         program.begin_sequence(Some(Address::Constant(unit.base as u64 + u64::from(start))));
+        let body = unit.body(function);
+        let behind = rows.partition_point(|row| row.code <= body);
+        if let Some(before) = behind.checked_sub(1).filter(|before| rows[*before].code < body) {
+            let line = rows[before].line;
+            rows.insert(behind, Row { code: body, line });
+        }
         for row in rows {
             let Some(file) = files.get(row.line.file as usize) else { continue };
             let out = program.row();
@@ -85,6 +102,7 @@ fn line_program(unit: &Unit, encoding: Encoding) -> LineProgram {
             out.file = *file;
             out.line = row.line.line.into();
             out.column = row.line.column.into();
+            out.prologue_end = row.code == body;
             program.generate_row();
         }
         program.end_sequence(u64::from(end - start));

@@ -16,7 +16,7 @@ use gimli::write::{
 use gimli::{DwEhPe, Encoding, Format, LittleEndian, Register};
 
 /// DWARF's number of a register (System V ABI of x86-64, figure 3.36; DWARF for the Arm 64-bit Architecture, 4.1).
-fn dwarf_register(arch: Arch, reg: u8) -> Register {
+pub(crate) fn dwarf_register(arch: Arch, reg: u8) -> Register {
     Register(match arch {
         // rax rcx rdx rbx rsp rbp rsi rdi, then r8 to r15 by their numbers.
         Arch::X64 => [0, 2, 1, 3, 7, 6, 4, 5].get(usize::from(reg)).copied().unwrap_or(reg).into(),

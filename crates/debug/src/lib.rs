@@ -27,10 +27,16 @@ mod gdb;
 mod jitdump;
 #[cfg(feature = "tools")]
 mod perf_map;
+#[cfg(feature = "tools")]
+mod places;
 mod registry;
 #[cfg(all(test, feature = "tools"))]
 mod tests;
+#[cfg(feature = "tools")]
+mod types;
 mod unit;
+#[cfg(feature = "tools")]
+mod variables;
 mod walk;
 
 pub use registry::{Location, Options, Registered, Registry};

@@ -165,7 +165,7 @@ impl Registry {
     /// # Safety
     /// The unit must describe the code at its address, which must stay there until the result is dropped: unwinders
     /// rely on its description of frames.
-    pub unsafe fn add(&self, unit: Unit, text: &[u8]) -> Registered {
+    pub unsafe fn add(&self, mut unit: Unit, text: &[u8]) -> Registered {
         let inner = &self.0;
         if inner.failure.get().is_none() {
             let map = inner.perf_map.as_ref().map_or(Ok(()), |map| map.add(&unit));
@@ -182,6 +182,8 @@ impl Registry {
             None
         };
         let gdb = inner.gdb.then(|| Announced::new(&unit));
+        // Only debuggers read it, and they have their own form.
+        unit.dwarf = Vec::new();
         let (base, end) = (unit.base, unit.base + unit.len);
         // Relaxed: only uniqueness matters.
         let id = inner.next.fetch_add(1, Ordering::Relaxed);
@@ -192,6 +194,11 @@ impl Registry {
         }
         units.insert(base, Known { unit: Arc::new(unit), id, _frames: frames, _gdb: gdb });
         Registered { inner: Arc::clone(inner), base, id }
+    }
+
+    /// Whether some tool reads [`Unit::dwarf`].
+    pub fn reads_variables(&self) -> bool {
+        self.0.gdb
     }
 
     /// Returns the location of the instruction at `ip`. For the return address of a call, pass the address of the

@@ -1,6 +1,7 @@
 //! The description of a placed piece of emitted code.
 
-use bpf_jit_code::{Arch, PcEntry, Unwind, UnwindOp};
+use bpf_jit_code::{Arch, Homes, PcEntry, Unwind, UnwindOp};
+use std::sync::Arc;
 
 /// A function of a unit.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -11,6 +12,10 @@ pub struct Function {
     pub start: u32,
     /// Index of its first source instruction; `None` for code that belongs to no instruction.
     pub insn: Option<u32>,
+    /// The places of BPF registers in its code, if each has one.
+    pub homes: Option<Homes>,
+    /// The address of its first instruction in [`Unit::dwarf`], if that describes it.
+    pub source: Option<u64>,
 }
 
 /// The source position of the instructions from `insn` up to the next `Line`.
@@ -47,6 +52,13 @@ pub struct Unit {
     pub files: Vec<String>,
     /// Changes of the frame, ascending by offset.
     pub unwind: Vec<Unwind>,
+    /// The instructions that call something, ascending: r0 to r5 are lost in their code.
+    pub calls: Vec<u32>,
+    /// The instructions that leave their function, ascending.
+    pub exits: Vec<u32>,
+    /// Sections of the object's DWARF by name, not trusted; addresses are those of [`Function::source`], of eight
+    /// bytes an instruction. Empty if unknown.
+    pub dwarf: Vec<(&'static str, Arc<[u8]>)>,
 }
 
 /// A code offset, and the source position of the code from there on.
@@ -87,6 +99,13 @@ impl Unit {
         let (start, end) = self.range(function);
         let mut ends = self.unwind.iter().filter(|note| note.op == UnwindOp::End && note.at > start && note.at <= end);
         (start, ends.next().map_or(end, |note| note.at))
+    }
+
+    /// The offset of a function's code behind its prologue.
+    pub(crate) fn body(&self, function: usize) -> u32 {
+        let (start, end) = self.range(function);
+        let first = self.pc_map.partition_point(|entry| entry.code < start);
+        self.pc_map.get(first).map_or(start, |entry| entry.code).min(end)
     }
 
     /// The name of a function in symbol tables: `bpf:program` or `bpf:program/function`, without characters that

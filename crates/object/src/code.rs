@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bpf_isa::{Insn, InsnIdx};
 
 use crate::btf::{Btf, LineRecord, StrOffset, TypeId};
+use crate::dwarf::Dwarf;
 use crate::line::SourceLine;
 use bpf_uapi::ProgramType;
 
@@ -162,6 +163,7 @@ pub struct Code {
     pub(crate) core: Vec<CoreRelocation>,
     pub(crate) lines: Vec<LineRecord>,
     pub(crate) btf: Option<Arc<Btf>>,
+    pub(crate) dwarf: Option<Arc<Dwarf>>,
     pub(crate) exception: Option<InsnIdx>,
     pub(crate) tables: Vec<CodeTable>,
 }
@@ -248,6 +250,10 @@ impl Code {
     /// program ends in an unreachable call of it and an exit.
     pub fn exception_callback(&self) -> Option<InsnIdx> {
         self.exception
+    }
+    /// The object's DWARF.
+    pub fn dwarf(&self) -> Option<&Dwarf> {
+        self.dwarf.as_deref()
     }
     /// The object's types.
     pub fn btf(&self) -> Option<&Btf> {

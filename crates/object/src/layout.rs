@@ -33,6 +33,7 @@ pub(crate) fn build(object: &Object, program: &Program) -> Result<Code, ObjectEr
         core: Vec::new(),
         lines: Vec::new(),
         btf: object.btf.clone(),
+        dwarf: object.dwarf.clone(),
         exception: None,
         tables: Vec::new(),
     };

@@ -16,6 +16,7 @@
 pub mod btf;
 mod co_re;
 mod code;
+mod dwarf;
 mod elf;
 mod error;
 mod externs;
@@ -38,6 +39,7 @@ mod wire;
 pub use bpf_uapi::{MapType, ProgramType};
 pub use co_re::{CoreField, CoreType, FieldType, HostTypes, UNRESOLVED_CALL, Unresolved};
 pub use code::{Code, CodeFunction, CodeTable, CoreKind, CoreRelocation, Reference, ReferenceKind};
+pub use dwarf::Dwarf;
 pub use error::*;
 pub use externs::{ExternVariable, HostFunction, LINUX_KERNEL_VERSION};
 pub use global::MAX_GLOBAL_DATA;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::btf::{Btf, BtfExt, CoreRecord, LineRecord, SectionVar, StrOffset, Type};
 use crate::co_re::Types;
 use crate::code::CoreKind;
+use crate::dwarf::Dwarf;
 use crate::elf::{self, Elf};
 use crate::error::{
     BtfProblem, GlobalProblem, LeftOut, LeftOutReason, MapProblem, ObjectError, SectionProblem, SymbolProblem,
@@ -78,6 +79,7 @@ pub struct Object {
     /// The jump tables of functions.
     pub(crate) jump_tables: Vec<JumpTable>,
     pub(crate) btf: Option<Arc<Btf>>,
+    pub(crate) dwarf: Option<Arc<Dwarf>>,
     /// Types of the host that the object is linked for.
     target: Option<Arc<Types>>,
     /// Name and length in slots of every section, by ELF index.
@@ -199,6 +201,7 @@ impl Object {
             jump_tables,
             sections,
             btf,
+            dwarf: Dwarf::parse(&elf).map(Arc::new),
             target: None,
         })
     }

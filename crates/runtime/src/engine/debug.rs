@@ -5,7 +5,7 @@
 use crate::engine::Engine;
 use bpf_debug::{Function, Line, Registered, Registry, Unit};
 use bpf_dispatcher::Observer;
-use bpf_isa::{InsnIdx, Program};
+use bpf_isa::{Insn, InsnIdx, Program};
 use bpf_jit_code::{Code, UnwindOp};
 use bpf_prog_pack::Text;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub(crate) unsafe fn register(
     text: &Text,
 ) -> Box<Registered> {
     let (lines, files) = source.map(|source| lines(program, source)).unwrap_or_default();
+    let dwarf = source.filter(|_| registry.reads_variables()).and_then(bpf_object::Code::dwarf);
+    let dwarf = dwarf.map(|dwarf| dwarf.sections().to_vec()).unwrap_or_default();
     let unit = Unit {
         arch: code.arch,
         name: name.to_owned(),
@@ -33,6 +35,9 @@ pub(crate) unsafe fn register(
         lines,
         files,
         unwind: code.unwind.clone(),
+        calls: slots(program, |insn| matches!(insn, Insn::Call(_) | Insn::LoadAbs { .. } | Insn::LoadInd { .. })),
+        exits: slots(program, |insn| matches!(insn, Insn::Exit)),
+        dwarf,
     };
     // SAFETY: the notes are those of the compiler for this code, which is at that address for as long as the caller
     // promises.
@@ -44,22 +49,36 @@ pub(crate) fn observer(engine: &Engine, name: &'static str) -> Option<Observer> 
     engine.0.debug.as_ref()?;
     let engine = engine.clone();
     Some(Arc::new(move |code: &Code, text: &Text| {
-        let function = |name: &str, start| Function { name: name.to_owned(), start, insn: None };
         let unit = Unit {
             arch: code.arch,
             name: name.to_owned(),
             base: text.base() as usize,
             len: text.len(),
-            functions: vec![function(name, 0), function("<jump>", outside(code))],
+            functions: vec![outside_of_insns(name, 0), outside_of_insns("<jump>", outside(code))],
             pc_map: Vec::new(),
             lines: Vec::new(),
             files: Vec::new(),
             unwind: code.unwind.clone(),
+            calls: Vec::new(),
+            exits: Vec::new(),
+            dwarf: Vec::new(),
         };
         // SAFETY: the notes are the generator's for this code; an image keeps its text until what the observer returned
         // is dropped.
         Box::new(engine.0.debug.as_ref().map(|registry| unsafe { registry.add(unit, &text.to_vec()) }))
     }))
+}
+
+/// Code that belongs to no instruction.
+fn outside_of_insns(name: &str, start: u32) -> Function {
+    Function { name: name.to_owned(), start, insn: None, homes: None, source: None }
+}
+
+/// The instructions of a kind.
+fn slots(program: &Program, is: impl Fn(&Insn) -> bool) -> Vec<u32> {
+    // Fits: programs have at most MAX_INSNS.
+    let insns = (0..crate::num::small(program.insns().len())).zip(program.insns());
+    insns.filter(|(_, insn)| is(insn)).map(|(slot, _)| slot).collect()
 }
 
 /// Where the code ends that belongs to functions: stop sequences and thunks are behind, and veneers after them.
@@ -81,11 +100,12 @@ fn functions(name: &str, program: &Program, source: Option<&bpf_object::Code>, c
                 Some(function) => function.name.clone(),
                 None => format!("subprog_{i}"),
             };
-            Function { name, start, insn: Some(range.start) }
+            let address = known.and_then(|function| source?.dwarf()?.address(function));
+            Function { name, start, insn: Some(range.start), homes: code.homes.get(i).copied(), source: address }
         })
         .collect();
     functions.sort_by_key(|f| f.start);
-    functions.push(Function { name: "<stop>".to_owned(), start: outside(code), insn: None });
+    functions.push(outside_of_insns("<stop>", outside(code)));
     functions
 }
 
