@@ -47,7 +47,13 @@ pub(crate) fn sections(unit: &Unit) -> Option<Vec<Section>> {
 
 /// Fills in a unit with this file name, declared `longer` bytes longer than its code, with its functions named by
 /// `name`.
-fn describe(out: &mut gimli::write::Unit, unit: &Unit, file: &str, longer: u64, name: impl Fn(&str) -> String) -> Vec<UnitEntryId> {
+fn describe(
+    out: &mut gimli::write::Unit,
+    unit: &Unit,
+    file: &str,
+    longer: u64,
+    name: impl Fn(&str) -> String,
+) -> Vec<UnitEntryId> {
     let root = out.root();
     set(out, root, gimli::DW_AT_name, AttributeValue::String(text(file)));
     set(out, root, gimli::DW_AT_producer, AttributeValue::String(PRODUCER.to_vec()));
@@ -69,7 +75,7 @@ fn set(unit: &mut gimli::write::Unit, entry: UnitEntryId, name: DwAt, value: Att
     unit.get_mut(entry).set(name, value);
 }
 
-/// Sets an entry's address range. 
+/// Sets an entry's address range.
 fn place(unit: &mut gimli::write::Unit, entry: UnitEntryId, address: u64, len: u64) {
     set(unit, entry, gimli::DW_AT_low_pc, AttributeValue::Address(Address::Constant(address)));
     set(unit, entry, gimli::DW_AT_high_pc, AttributeValue::Udata(len));

@@ -47,8 +47,7 @@ impl Map {
         let entries = unit.pc_map.get(from..to)?;
         let ends = entries.iter().skip(1).map(|entry| entry.code).chain([end]);
         let prologue = start..entries.first().map_or(end, |entry| entry.code);
-        let mut entries: Vec<_> =
-            entries.iter().zip(ends).map(|(entry, end)| (entry.insn, entry.code..end)).collect();
+        let mut entries: Vec<_> = entries.iter().zip(ends).map(|(entry, end)| (entry.insn, entry.code..end)).collect();
         entries.sort_unstable_by_key(|(insn, code)| (*insn, code.start));
         Some(Map { entries, prologue, first })
     }
@@ -96,6 +95,8 @@ pub(crate) struct Place {
 pub(crate) struct Frame<'a> {
     pub(crate) arch: Arch,
     pub(crate) homes: &'a Homes,
+    /// [`crate::Function::stack`].
+    pub(crate) stack: u32,
 }
 
 impl Frame<'_> {
@@ -149,6 +150,14 @@ impl Frame<'_> {
         Some(())
     }
 
+    /// The offset from r10 that an offset in a place on the stack means. Clang counts from the stack's lowest byte
+    /// (LLVM's generic `getFrameIndexReference`), bpf-gcc from r10. An offset outside of the stack means nothing.
+    fn below_r10(self, offset: i64) -> Option<i64> {
+        let stack = i64::from(self.stack);
+        let below = if offset >= 0 { offset - stack } else { offset };
+        (-stack..0).contains(&below).then_some(below)
+    }
+
     /// Translates an expression of a function whose frame base is r10 if `based`. `base_type` gives the size in bytes
     /// of a type that values are converted to, and whether it is signed.
     pub(crate) fn translate(
@@ -175,13 +184,17 @@ impl Frame<'_> {
                     self.push_register(register.0, &mut out)?;
                     continue;
                 }
+                Operation::RegisterOffset { register: gimli::Register(R10), offset, base_type } if base_type.0 == 0 => {
+                    self.push_value(R10, self.below_r10(offset)?, &mut out)?;
+                    continue;
+                }
                 Operation::RegisterOffset { register, offset, base_type } if base_type.0 == 0 => {
                     lost |= register.0 <= 5;
                     self.push_value(register.0, offset, &mut out)?;
                     continue;
                 }
                 Operation::FrameOffset { offset } if based => {
-                    self.push_value(R10, offset, &mut out)?;
+                    self.push_value(R10, self.below_r10(offset)?, &mut out)?;
                     continue;
                 }
                 Operation::Deref { base_type, size, space: false } if base_type.0 == 0 => {

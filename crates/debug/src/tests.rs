@@ -11,7 +11,8 @@ use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 /// A function that saves rbx, one without a frame, and a stop sequence.
 fn unit() -> Unit {
     let note = |at, op| Unwind { at, op };
-    let function = |name: &str, start, insn| Function { name: name.into(), start, insn, homes: None, source: None };
+    let function =
+        |name: &str, start, insn| Function { name: name.into(), start, insn, homes: None, source: None, stack: 0 };
     Unit {
         arch: Arch::X64,
         name: "filter".into(),
@@ -108,7 +109,8 @@ fn debuggers_get_an_elf_file_with_symbols_frames_and_lines() {
             found.push((row.address() - unit.base as u64, name.to_string().unwrap().to_owned(), line));
         }
     }
-    let expected = [(0, "filter.c", 10), (1, "filter.c", 10), (8, "filter.c", 12), (16, "lib/sub.h", 3), (20, "lib/sub.h", 3)];
+    let expected =
+        [(0, "filter.c", 10), (1, "filter.c", 10), (8, "filter.c", 12), (16, "lib/sub.h", 3), (20, "lib/sub.h", 3)];
     assert_eq!(found, expected.map(|(at, file, line)| (at, file.to_owned(), line)));
 }
 
@@ -116,8 +118,9 @@ fn debuggers_get_an_elf_file_with_symbols_frames_and_lines() {
 fn odd_units_do_no_harm() {
     let mut odd = unit();
     odd.name = "a\0b\nc".into();
-    odd.functions[1] = Function { name: String::new(), start: 1000, insn: Some(77), homes: None, source: None };
-    odd.functions.push(Function { name: "twice".into(), start: 1000, insn: None, homes: None, source: None });
+    odd.functions[1] =
+        Function { name: String::new(), start: 1000, insn: Some(77), homes: None, source: None, stack: 0 };
+    odd.functions.push(Function { name: "twice".into(), start: 1000, insn: None, homes: None, source: None, stack: 0 });
     odd.files = vec![String::new(), "nul\0inside".into()];
     odd.lines.push(Line { insn: 5, file: 99, line: 0, column: 0 });
     odd.unwind.push(Unwind { at: 5000, op: UnwindOp::Cfa { base: 200, offset: 7 } });

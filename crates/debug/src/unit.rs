@@ -16,6 +16,8 @@ pub struct Function {
     pub homes: Option<Homes>,
     /// The address of its first instruction in [`Unit::dwarf`], if that describes it.
     pub source: Option<u64>,
+    /// Bytes below r10 that its instructions reach, a multiple of eight.
+    pub stack: u32,
 }
 
 /// The source position of the instructions from `insn` up to the next `Line`.

@@ -14,15 +14,15 @@ use crate::places::{Bytes, Frame, Map, Place, Ranges};
 use crate::types::{Budget, Entry, Source, Types, number, reference};
 use crate::unit::Unit;
 use gimli::read::{AttributeValue as Read, UnitOffset};
-use gimli::write::{AttributeValue as Value, Location, LocationList, Range as OutRange, RangeList, Unit as Out};
 use gimli::write::{Address, UnitEntryId};
+use gimli::write::{AttributeValue as Value, Location, LocationList, Range as OutRange, RangeList, Unit as Out};
 use gimli::{LittleEndian, Operation};
 use std::collections::HashMap;
 
 /// Most work for one unit, in steps of some nanoseconds.
 const MAX_WORK: usize = 1 << 24;
-/// Most work for tables of abbreviations, in bytes: each compilation unit reads one.
-const MAX_ABBREVIATIONS: usize = 1 << 26;
+/// Most work for tables of abbreviations and headers of line tables, in bytes: each compilation unit reads one of each.
+const MAX_TABLES: usize = 1 << 26;
 
 /// Describes the variables of all functions, whose entries in `out` these are.
 pub(crate) fn describe(unit: &Unit, out: &mut Out, entries: &[UnitEntryId]) {
@@ -48,7 +48,9 @@ fn registers(unit: &Unit, out: &mut Out, entries: &[UnitEntryId], maps: &[Option
         let (Some(homes), Some(map)) = (&function.homes, map) else { continue };
         for register in 0..=10 {
             let name = format!("r{register}").into_bytes();
-            let Some(place) = Frame { arch: unit.arch, homes }.register(register) else { continue };
+            let Some(place) = Frame { arch: unit.arch, homes, stack: function.stack }.register(register) else {
+                continue;
+            };
             if taken.contains(&name) {
                 continue;
             }
@@ -98,11 +100,12 @@ fn source_variables(
         return None;
     }
     let mut budget = Budget(MAX_WORK);
-    let mut abbreviations = Budget(MAX_ABBREVIATIONS);
-    let table = section(gimli::SectionId::DebugAbbrev).map_or(0, |table| table.len());
+    let mut tables = Budget(MAX_TABLES);
+    let len = |id| section(id).map_or(0, |table| table.len());
+    let (abbreviations, lines) = (len(gimli::SectionId::DebugAbbrev), len(gimli::SectionId::DebugLine));
     let mut headers = dwarf.units();
     while let Some(header) = headers.next().ok()? {
-        abbreviations.pay(table.saturating_sub(header.debug_abbrev_offset().0))?;
+        tables.pay(lines + abbreviations.saturating_sub(header.debug_abbrev_offset().0))?;
         let Ok(source) = dwarf.unit(header) else { continue };
         let source = Source { dwarf: &dwarf, unit: &source };
         let mut reader = Reader { unit, out, source, types: Types::default(), budget: &mut budget };
@@ -190,12 +193,13 @@ impl<'a, 'b> Reader<'a, 'b> {
         let low = entry.attr_value(gimli::DW_AT_low_pc)?;
         let address = self.source.dwarf.attr_address(self.source.unit, low).ok()??;
         let index = *wanted.get(&address)?;
-        let based = entry.attr_value(gimli::DW_AT_frame_base).and_then(|base| base.exprloc_value()).is_some_and(|base| {
-            let mut operations = base.operations(self.source.unit.encoding());
-            let first = operations.next();
-            matches!(first, Ok(Some(Operation::Register { register: gimli::Register(10) })))
-                && matches!(operations.next(), Ok(None))
-        });
+        let based =
+            entry.attr_value(gimli::DW_AT_frame_base).and_then(|base| base.exprloc_value()).is_some_and(|base| {
+                let mut operations = base.operations(self.source.unit.encoding());
+                let first = operations.next();
+                matches!(first, Ok(Some(Operation::Register { register: gimli::Register(10) })))
+                    && matches!(operations.next(), Ok(None))
+            });
         let parent = *entries.get(index)?;
         if let Some(ty) = self.origin(entry, gimli::DW_AT_type).and_then(|entry| self.type_of(&entry)) {
             self.out.get_mut(parent).set(gimli::DW_AT_type, Value::UnitRef(ty));
@@ -275,7 +279,8 @@ impl<'a, 'b> Reader<'a, 'b> {
         within: Within<'b>,
         list: &mut Vec<Location>,
     ) -> Option<()> {
-        let homes = self.unit.functions.get(within.index)?.homes.as_ref()?;
+        let function = self.unit.functions.get(within.index)?;
+        let homes = function.homes.as_ref()?;
         let (source, budget) = (self.source, &mut *self.budget);
         let mut base_type = |at| {
             let entry = source.entry(UnitOffset(at), budget)?;
@@ -288,7 +293,7 @@ impl<'a, 'b> Reader<'a, 'b> {
                 _ => None,
             }
         };
-        let frame = Frame { arch: self.unit.arch, homes };
+        let frame = Frame { arch: self.unit.arch, homes, stack: function.stack };
         let place = frame.translate(expression, source.unit.encoding(), within.based, &mut base_type)?;
         let insns = insns(addresses, within);
         let from_entry = insns.start == within.map.first;

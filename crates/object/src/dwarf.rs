@@ -16,11 +16,13 @@ use crate::elf::{Elf, Place, R_ABS64};
 /// Most bytes of all sections. Objects of the Linux selftests have up to 2 MiB.
 const MAX_DWARF: usize = 16 << 20;
 
-/// The sections that describe variables and their places.
-const SECTIONS: [&str; 11] = [
+/// The sections that describe variables and their places. Line tables are named by each compilation unit, so a reader
+/// expects them.
+const SECTIONS: [&str; 12] = [
     ".debug_abbrev",
     ".debug_addr",
     ".debug_info",
+    ".debug_line",
     ".debug_line_str",
     ".debug_loc",
     ".debug_loclists",

@@ -1,10 +1,7 @@
 //! Variables and BPF registers as debuggers show them: sessions of GDB and LLDB on a child process (this test binary
 //! again), which steps through a program by source lines.
 
-use bpf_runtime::{
-    Caller, Config, Engine, Instance, Linker, MapSet, Object, Raw,
-    code::{Arch, OptLevel},
-};
+use bpf_runtime::{Caller, Config, Engine, Instance, Linker, MapSet, Object, OptLevel, Raw, code::Arch};
 use bpf_testkit::{emulated, itself, skipped};
 use std::process::Command;
 use zerocopy::IntoBytes;
@@ -96,25 +93,111 @@ fn gdb_steps_by_lines_and_prints_variables_and_registers() {
         "break bpf:bill/total",
         "run",
         "echo stopped here\\n",
-        "info locals",
         "print discount",
         "print *order",
         "print order->next->colour",
         "print r2",
         "next",
+        "echo stepped\\n",
+        "info symbol $pc",
         "info args",
-        "next",
-        "print sum",
-        "next",
-        "print sum",
         "up",
+        "echo above\\n",
         "print kept",
         "print order",
         "print r1",
-        "info symbol $pc",
         "delete",
         "continue",
     ];
     let Some(text) = gdb("none", &commands) else { return };
-    println!("{text}");
+    has(
+        &text,
+        &[
+            "bpf:bill/total (order=0x",
+            "stopped here",
+            "$1 = 2",
+            "{price = 7, count = 6, flags = 5, rest = 9, colour = GREEN, next = 0x",
+            "$3 = GREEN",
+            "$4 = 2",
+            &format!("{}\t", line("sum")),
+            "stepped",
+            "order = 0x",
+            "discount = 2",
+            "above",
+            // The context's length and one.
+            "$5 = 17",
+            "{price = 7, count = 6, flags = 5, rest = 9, colour = GREEN, next = 0x",
+            // The call has lost it.
+            "<optimized out>",
+            "exited normally",
+        ],
+    );
+}
+
+#[test]
+fn gdb_says_that_variables_of_optimised_code_are_optimised_out() {
+    let commands = ["break bpf:bill", "run", "echo stopped here\\n", "print len", "print kept", "delete", "continue"];
+    let Some(text) = gdb("speed", &commands) else { return };
+    has(&text, &["stopped here", "$1 = <optimized out>", "$2 = <optimized out>", "exited normally"]);
+}
+
+#[test]
+fn lldb_steps_by_lines_and_prints_variables_and_registers() {
+    let commands = [
+        "settings set plugin.jit-loader.gdb.enable on",
+        "breakpoint set --name bpf:bill/total",
+        "run",
+        "script print('stopped here')",
+        "frame variable discount order->price r2",
+        "next",
+        "frame variable order->count",
+        "breakpoint delete --force",
+        "continue",
+    ];
+    let commands: Vec<String> = commands.iter().flat_map(|c| ["-o".into(), (*c).into()]).collect();
+    let Some(text) = session("none", &["lldb-19", "-b"], &commands, "--") else { return };
+    has(
+        &text,
+        &[
+            "`bpf:bill/total",
+            "discount = 2",
+            "order->price = 7",
+            "r2 = 2",
+            &format!("variables.c:{}", line("sum")),
+            "order->count = 6",
+            "exited with status = 0",
+        ],
+    );
+}
+
+/// Bytes of an object that are not what its compiler wrote, among them its DWARF's: the object is loaded or refused,
+/// and a debugger is told something.
+#[test]
+fn mutated_dwarf_does_no_harm() {
+    if Arch::HOST.is_none() {
+        skipped("mutated DWARF", &"no JIT on this host");
+        return;
+    }
+    let engine = engine(OptLevel::None);
+    let mut random = 0x9e37_79b9_7f4a_7c15u64;
+    let mut next = |below: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(random >> 33).unwrap() % below
+    };
+    let mut loaded = 0;
+    for _ in 0..4000 {
+        let mut bytes = OBJECT.to_vec();
+        for _ in 0..=next(4) {
+            let (at, value) = (next(bytes.len()), next(256));
+            bytes[at] = u8::try_from(value).unwrap();
+        }
+        let Ok(object) = Object::parse(&bytes) else { continue };
+        let mut linker = Linker::<()>::new(&engine);
+        linker.func(1001, "probe", |_: &mut Caller<'_, ()>, value: u64| value + 1).unwrap();
+        let Ok(maps) = MapSet::for_object(&engine, &object) else { continue };
+        // SAFETY: nothing runs.
+        let loader = unsafe { linker.loader::<Raw>().unverified(true) };
+        loaded += usize::from(loader.object(&object, maps).is_ok());
+    }
+    assert!(loaded > 1000, "{loaded}");
 }

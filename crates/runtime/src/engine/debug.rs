@@ -5,7 +5,7 @@
 use crate::engine::Engine;
 use bpf_debug::{Function, Line, Registered, Registry, Unit};
 use bpf_dispatcher::Observer;
-use bpf_isa::{Insn, InsnIdx, Program};
+use bpf_isa::{AluOp, Insn, InsnIdx, Program, Reg, Src};
 use bpf_jit_code::{Code, UnwindOp};
 use bpf_prog_pack::Text;
 use std::sync::Arc;
@@ -71,7 +71,30 @@ pub(crate) fn observer(engine: &Engine, name: &'static str) -> Option<Observer> 
 
 /// Code that belongs to no instruction.
 fn outside_of_insns(name: &str, start: u32) -> Function {
-    Function { name: name.to_owned(), start, insn: None, homes: None, source: None }
+    Function { name: name.to_owned(), start, insn: None, homes: None, source: None, stack: 0 }
+}
+
+/// Bytes below r10 that a function reaches, a multiple of eight: by accesses through r10, and by addresses made of a
+/// copy of r10 and a constant added to it. It is the size of clang's stack frame unless the frame's lowest variable is
+/// never used at its beginning.
+fn stack(insns: &[Insn]) -> u32 {
+    let mut copies = [false; 11];
+    let mut lowest = 0i64;
+    for insn in insns {
+        if let Some(access) = insn.memory_access().filter(|access| access.base == Reg::R10) {
+            lowest = lowest.min(access.off.into());
+        }
+        match *insn {
+            Insn::Mov { dst, src, .. } => copies[dst.index()] = src == Src::Reg(Reg::R10),
+            Insn::Alu { op: AluOp::Add, dst, src: Src::Imm(imm), .. } if copies[dst.index()] => {
+                lowest = lowest.min(imm.into());
+                copies[dst.index()] = false;
+            }
+            _ => {}
+        }
+    }
+    // No program has more stack than fits; what is added to r10 may be any constant.
+    u32::try_from(-lowest).ok().and_then(|bytes| bytes.checked_next_multiple_of(8)).unwrap_or(0)
 }
 
 /// The instructions of a kind.
@@ -101,7 +124,14 @@ fn functions(name: &str, program: &Program, source: Option<&bpf_object::Code>, c
                 None => format!("subprog_{i}"),
             };
             let address = known.and_then(|function| source?.dwarf()?.address(function));
-            Function { name, start, insn: Some(range.start), homes: code.homes.get(i).copied(), source: address }
+            Function {
+                name,
+                start,
+                insn: Some(range.start),
+                homes: code.homes.get(i).copied(),
+                source: address,
+                stack: stack(program.insns().get(range.start as usize..range.end as usize).unwrap_or_default()),
+            }
         })
         .collect();
     functions.sort_by_key(|f| f.start);
