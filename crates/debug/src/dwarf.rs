@@ -1,4 +1,4 @@
-//! What debuggers are told beside symbols and frames: DWARF 4 with a compilation unit for the program, its functions,
+//! Variables and source lines for debuggers: DWARF 4 with a compilation unit for the program, its functions,
 //! their variables, and a line table.
 
 use crate::unit::{Row, Unit};

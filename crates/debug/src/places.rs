@@ -90,7 +90,7 @@ pub(crate) struct Place {
     pub(crate) arg: Option<Expression>,
 }
 
-/// What translation depends on.
+/// The places of one function's registers and stack.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
     pub(crate) arch: Arch,

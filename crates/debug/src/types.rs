@@ -28,7 +28,7 @@ impl Budget {
     /// Pays for a piece of work; `None` if it cannot be done.
     pub(crate) fn pay(&mut self, work: usize) -> Option<()> {
         self.0 = self.0.checked_sub(work.saturating_add(1)).or_else(|| {
-            // What comes later is not described either.
+            // Nothing is described after the first piece of work that is too much.
             self.0 = 0;
             None
         })?;
@@ -92,7 +92,7 @@ pub(crate) struct Types {
 }
 
 impl Types {
-    /// The copy of a type, with what its pointers lead to.
+    /// Copies a type and the targets of its pointers.
     pub(crate) fn whole(
         &mut self,
         source: Source<'_>,

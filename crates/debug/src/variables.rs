@@ -127,7 +127,7 @@ struct Reader<'a, 'b> {
 #[derive(Clone, Copy)]
 struct Scope<'b> {
     depth: isize,
-    /// The function; `None` inside of what is left out.
+    /// The function; `None` inside of an entry that is left out.
     function: Option<Within<'b>>,
 }
 
@@ -208,7 +208,7 @@ impl<'a, 'b> Reader<'a, 'b> {
         Some(Within { index, map: maps.get(index)?.as_ref()?, address, based, parent, top: true })
     }
 
-    /// The entry itself or the one that it is an instance of, whichever has an attribute.
+    /// Returns the first entry with an attribute: this one, or the one that it is an instance of.
     fn origin(&mut self, entry: &Entry<'a>, name: gimli::DwAt) -> Option<Entry<'a>> {
         let mut entry = entry.clone();
         for _ in 0..3 {

@@ -10,7 +10,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::code::CodeFunction;
 use crate::elf::{Elf, Place, R_ABS64};
 
 /// Most bytes of all sections. Objects of the Linux selftests have up to 2 MiB.
@@ -64,10 +63,9 @@ impl Dwarf {
         &self.sections
     }
 
-    /// The address of a function's first instruction, as the sections have it.
-    pub fn address(&self, function: &CodeFunction) -> Option<u64> {
-        let section = self.code.get(&function.section)?;
-        Some(section | u64::from(function.section_slot.checked_mul(8)?))
+    /// The address of an instruction, as the sections have it: of the slot with this number in a section of code.
+    pub fn address(&self, section: &str, slot: u32) -> Option<u64> {
+        Some(self.code.get(section)? | u64::from(slot.checked_mul(8)?))
     }
 }
 

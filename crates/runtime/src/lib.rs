@@ -99,8 +99,8 @@ pub mod code {
     };
     pub use bpf_jit_code::layout::OutOfReach;
     pub use bpf_jit_code::{
-        Arch, Code, CpuFeatures, FrameShape, Hardening, Needs, PatchSlot, PatchSlotError, PcEntry, Reloc, RelocKind,
-        Symbol, TailCallSite, TailTarget, Unwind, UnwindOp,
+        Arch, Code, CpuFeatures, FrameShape, Hardening, Home, Homes, Needs, PatchSlot, PatchSlotError, PcEntry, Reloc,
+        RelocKind, Symbol, TailCallSite, TailTarget, Unwind, UnwindOp,
     };
     pub use bpf_prog_pack::{Error as PackError, Options as PackOptions};
 }
@@ -226,7 +226,7 @@ pub mod observe {
 pub mod object {
     pub use bpf_object::{
         BtfProblem, CallProblem, Code, CodeFunction, CodeTable, CoreField, CoreKind, CoreRelocation, CoreType,
-        DataKind, ElfError, ExternVariable, FieldType, GlobalData, GlobalProblem, HostFunction, HostTypes,
+        DataKind, Dwarf, ElfError, ExternVariable, FieldType, GlobalData, GlobalProblem, HostFunction, HostTypes,
         InitialValue, LeftOut, LeftOutReason, LinkProblem, LinkedCode, MapDecl, MapProblem, MapTypeNumber, ObjectError,
         Pinning, PointerInData, Program, ProgramType, Reference, ReferenceKind, RelocationProblem, SectionProblem,
         SourceLine, SymbolProblem, Unresolved, Variable, btf, text,

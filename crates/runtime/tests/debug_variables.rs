@@ -36,7 +36,7 @@ fn bill(instance: &Instance<()>) -> u64 {
     instance.program::<Raw>("bill").unwrap().run(&mut (), data.as_mut_bytes()).unwrap()
 }
 
-/// What [`bill`] returns: 6 pieces at 7 less 2, plus that and 1, plus 7; doubled, and the rest.
+/// The result of [`bill`]: 6 pieces at 7 less 2, plus that and 1, plus 7; doubled, and the rest.
 const BILL: u64 = 88 + 353 + 17;
 
 #[test]

@@ -93,7 +93,7 @@ fn stack(insns: &[Insn]) -> u32 {
             _ => {}
         }
     }
-    // No program has more stack than fits; what is added to r10 may be any constant.
+    // Any constant may be added to r10, but no program has a stack of 2 GiB.
     u32::try_from(-lowest).ok().and_then(|bytes| bytes.checked_next_multiple_of(8)).unwrap_or(0)
 }
 
@@ -123,7 +123,7 @@ fn functions(name: &str, program: &Program, source: Option<&bpf_object::Code>, c
                 Some(function) => function.name.clone(),
                 None => format!("subprog_{i}"),
             };
-            let address = known.and_then(|function| source?.dwarf()?.address(function));
+            let address = known.and_then(|function| source?.dwarf()?.address(&function.section, function.section_slot));
             Function {
                 name,
                 start,
