@@ -2,9 +2,8 @@
 //!
 //! A fresh machine has no clang with a BPF target, so the objects are committed beside their sources. Each source names
 //! the instruction-set versions it is built for in a comment, `mcpu: v3 v2`; the first is `name.o`, a further one
-//! `name.v2.o`. DWARF is stripped (BTF and its line info stay) unless a comment
-//! says `dwarf: kept`, and paths are made relative, so that the bytes do not
-//! depend on where the tree lies and `--check` can compare them.
+//! `name.v2.o`. DWARF is stripped (BTF and its line info stay) unless a comment says `dwarf: kept`, and paths are made
+//! relative, so that the bytes do not depend on where the tree lies and `--check` can compare them.
 
 use crate::shell;
 use anyhow::{Context, bail, ensure};

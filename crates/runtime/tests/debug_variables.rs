@@ -185,7 +185,8 @@ fn mutated_dwarf_does_no_harm() {
         usize::try_from(random >> 33).unwrap() % below
     };
     let mut loaded = 0;
-    for _ in 0..4000 {
+    let rounds = if emulated() { 400 } else { 4000 };
+    for _ in 0..rounds {
         let mut bytes = OBJECT.to_vec();
         for _ in 0..=next(4) {
             let (at, value) = (next(bytes.len()), next(256));
@@ -199,5 +200,5 @@ fn mutated_dwarf_does_no_harm() {
         let loader = unsafe { linker.loader::<Raw>().unverified(true) };
         loaded += usize::from(loader.object(&object, maps).is_ok());
     }
-    assert!(loaded > 1000, "{loaded}");
+    assert!(loaded > rounds / 4, "{loaded} of {rounds}");
 }
