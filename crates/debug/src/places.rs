@@ -52,10 +52,19 @@ impl Map {
         Some(Map { entries, prologue, first })
     }
 
+    /// The work of [`Map::ranges`].
+    pub(crate) fn work(&self, insns: &Range<u32>) -> usize {
+        8 * self.of(insns).len()
+    }
+
+    /// The entries of these instructions.
+    fn of(&self, insns: &Range<u32>) -> Range<usize> {
+        let from = self.entries.partition_point(|(insn, _)| *insn < insns.start);
+        from..self.entries.partition_point(|(insn, _)| *insn < insns.end).max(from)
+    }
+
     /// The code of these instructions in which a value is valid. `lost` says that it is read from r0 to r5.
     pub(crate) fn ranges(&self, unit: &Unit, insns: Range<u32>, lost: bool) -> Ranges {
-        let from = self.entries.partition_point(|(insn, _)| *insn < insns.start);
-        let to = self.entries.partition_point(|(insn, _)| *insn < insns.end).max(from);
         let valid = |(insn, code): &(u32, Range<u32>)| {
             let ends = unit.exits.binary_search(insn).is_ok() || lost && unit.calls.binary_search(insn).is_ok();
             // The first byte of the instruction's code, not of each of its parts.
@@ -67,7 +76,8 @@ impl Map {
                 (true, true) => 0..0,
             }
         };
-        let mut found: Ranges = self.entries[from..to].iter().map(valid).filter(|code| !code.is_empty()).collect();
+        let mut found: Ranges =
+            self.entries[self.of(&insns)].iter().map(valid).filter(|code| !code.is_empty()).collect();
         found.sort_unstable_by_key(|code| code.start);
         found.dedup_by(|next, last| {
             let joins = last.end == next.start;

@@ -297,8 +297,8 @@ impl<'a, 'b> Reader<'a, 'b> {
         let place = frame.translate(expression, source.unit.encoding(), within.based, &mut base_type)?;
         let insns = insns(addresses, within);
         let from_entry = insns.start == within.map.first;
+        self.budget.pay(within.map.work(&insns))?;
         let ranges = within.map.ranges(self.unit, insns, place.lost);
-        self.budget.pay(ranges.len())?;
         list.extend(locations(self.unit, within.map, ranges, place, from_entry).into_iter().skip(1));
         Some(())
     }
@@ -308,9 +308,9 @@ impl<'a, 'b> Reader<'a, 'b> {
         let mut found = self.source.dwarf.die_ranges(self.source.unit, entry).ok()?;
         let mut ranges = vec![OutRange::BaseAddress { address: Address::Constant(self.unit.base as u64) }];
         while let Some(range) = found.next().ok()? {
-            let code = within.map.ranges(self.unit, insns(range.begin..range.end, within), false);
-            self.budget.pay(code.len())?;
-            let code = code.into_iter();
+            let insns = insns(range.begin..range.end, within);
+            self.budget.pay(within.map.work(&insns))?;
+            let code = within.map.ranges(self.unit, insns, false).into_iter();
             ranges.extend(code.map(|code| OutRange::OffsetPair { begin: code.start.into(), end: code.end.into() }));
         }
         if ranges.len() == 1 {
